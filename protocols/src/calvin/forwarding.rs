@@ -58,7 +58,7 @@ struct ForwardedRequest {
     term: Term,
     ticket: Ticket,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    again: Option<RetryableRequest>,
+    retryable: Option<RetryableRequest>,
 }
 
 /// The origin of a request that is put into a batch.
@@ -95,7 +95,7 @@ impl Forwarding {
     /// Removes the request that was sent under this name. Returns its client, and the program if it
     /// may have to be sequenced again.
     pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<RetryableRequest>)> {
-        let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
+        let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.retryable));
         awaited.or_else(|| {
             let (_, waiting) = self.sent.remove(&token)?;
             Some((waiting.ticket, RetryableRequest::of(&waiting.request)))
@@ -261,12 +261,12 @@ impl Calvin {
         for token in tokens {
             // The request may have run before this reply arrived.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
-            let (ticket, again) = (waiting.ticket, RetryableRequest::of(&waiting.request));
+            let (ticket, retryable) = (waiting.ticket, RetryableRequest::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
             if term < forwarding.run && !is_named() {
                 answer_void(cx, ticket);
             } else {
-                forwarding.awaited.insert(*token, ForwardedRequest { term, ticket, again });
+                forwarding.awaited.insert(*token, ForwardedRequest { term, ticket, retryable });
             }
         }
         if was_refused {
@@ -365,7 +365,7 @@ impl Calvin {
         for (request, waiting) in collected.into_iter().zip(in_flight) {
             assert_eq!(request.txn, waiting.txn, "collected requests are in flight, in order");
             // A peer's request had a name, and the peer will find that it is void.
-            let tries = waiting.again.map_or(0, |again| again.tries);
+            let tries = waiting.retryable.map_or(0, |retryable| retryable.tries);
             if let Some(ticket) = waiting.ticket {
                 self.take_for_master(cx, ticket, request.unplaced(tries));
             }

@@ -106,8 +106,8 @@ impl Calvin {
             outcomes.drop_upto(SnapshotVersion(u64::MAX - 1));
             outcomes.of = Some(replica);
         }
-        let item = |(sequence, went): &(u64, ShardOutcome)| {
-            RemoteResult::Outcome(TxnId::new(node, *sequence), went.clone())
+        let item = |(sequence, outcome): &(u64, ShardOutcome)| {
+            RemoteResult::Outcome(TxnId::new(node, *sequence), outcome.clone())
         };
         let is_short = |item: &RemoteResult| item.weight() <= OUTCOME_BYTES_MAX;
         let entries: Vec<RemoteResult> = results.iter().map(item).filter(is_short).collect();
@@ -196,10 +196,10 @@ impl Calvin {
         let me = self.state.inputs.node(self.state.inputs.replica.me);
         self.state.outcomes.have = self.state.outcomes.have.max(results.epoch);
         for item in results.read().expect("the message was checked on arrival") {
-            if let RemoteResult::Outcome(txn, went) = item
+            if let RemoteResult::Outcome(txn, outcome) = item
                 && txn.node() == me
             {
-                self.answer_from_peer(cx, results.epoch, txn.sequence(), &went);
+                self.answer_from_peer(cx, results.epoch, txn.sequence(), &outcome);
             }
         }
     }
@@ -210,10 +210,10 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         version: SnapshotVersion,
         sequence: u64,
-        went: &ShardOutcome,
+        outcome: &ShardOutcome,
     ) {
         // A request that left its footprint is sequenced again after it has run on this replica.
-        let ShardOutcome::Ran(result) = went else { return };
+        let ShardOutcome::Ran(result) = outcome else { return };
         let in_flight = &mut self.state.sequencer.in_flight;
         let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
             return cx.mark("calvin.outcome_late");
@@ -277,6 +277,6 @@ impl Calvin {
 fn outcomes_invented(calvin: &mut Calvin, cx: &mut Cx<'_, Calvin>, version: SnapshotVersion) {
     let sequences: Vec<u64> =
         calvin.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
-    let went = ShardOutcome::Ran(Ok(Vec::new()));
-    sequences.into_iter().for_each(|it| calvin.answer_from_peer(cx, version, it, &went));
+    let outcome = ShardOutcome::Ran(Ok(Vec::new()));
+    sequences.into_iter().for_each(|it| calvin.answer_from_peer(cx, version, it, &outcome));
 }

@@ -61,7 +61,7 @@ fn divided_record() -> EpochRecord {
         .concat();
     let results = RemoteResults::new((SnapshotVersion(5), Lineage(300)), &all);
     let of_shards = ShardEpochRecord {
-        came: vec![slice.clone()],
+        received_slices: vec![slice.clone()],
         received: vec![(shard, results.clone())],
         sent: vec![(shard, slice)],
         served: vec![(shard, results)],

@@ -11,7 +11,7 @@ use super::batch::Batch;
 /// requests therefore does not delay the others.
 pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
     let mut placed = rounds(batches);
-    // The sort is stable: within a turn batches stay sorted by sequencer.
+    // The sort is stable: within a round batches stay sorted by sequencer.
     placed.sort_by_key(|(round, _)| *round);
     mutate!(RoundRobinDiffers: () => round_robin_differs(&mut placed, first_of_all));
     placed.into_iter().map(|(_, batch)| batch).collect()

@@ -39,7 +39,7 @@ pub(super) struct EpochRecord {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ShardEpochRecord {
     /// The slices received from the other shards.
-    pub came: Vec<Slice>,
+    pub received_slices: Vec<Slice>,
     /// The rows and outcomes received from them, of the epoch's lineage.
     pub received: Vec<(ShardId, RemoteResults)>,
     /// The slices sent to them.
@@ -57,8 +57,8 @@ impl ShardEpochRecord {
             out.put_u16(shard.0);
             results.encode(out);
         };
-        out.put_varint(self.came.len() as u64);
-        self.came.iter().for_each(|it| slice(it, out));
+        out.put_varint(self.received_slices.len() as u64);
+        self.received_slices.iter().for_each(|it| slice(it, out));
         out.put_varint(self.sent.len() as u64);
         for (shard, sent) in &self.sent {
             out.put_u16(shard.0);
@@ -78,7 +78,8 @@ impl ShardEpochRecord {
     fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let slice = |from: &mut Reader<'_>| Slice::decode(&bytes.slice_ref(from.bytes(WHAT)?));
         let shard = |from: &mut Reader<'_>| from.u16(WHAT).map(ShardId);
-        let came = (0..from.count(WHAT)?).map(|_| slice(from)).collect::<Result<_, _>>()?;
+        let received_slices =
+            (0..from.count(WHAT)?).map(|_| slice(from)).collect::<Result<_, _>>()?;
         let sent = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, slice(from)?)));
         let sent = sent.collect::<Result<_, DecodeError>>()?;
         let mut all = || {
@@ -90,7 +91,7 @@ impl ShardEpochRecord {
         let upto = |from: &mut Reader<'_>| from.varint(WHAT).map(SnapshotVersion);
         let dropped = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, upto(from)?)));
         let dropped = dropped.collect::<Result<_, DecodeError>>()?;
-        Ok(Self { came, sent, received, served, dropped })
+        Ok(Self { received_slices, sent, received, served, dropped })
     }
 }
 
@@ -230,9 +231,13 @@ impl Calvin {
 
 impl InFlight {
     /// A request that was accepted and has not run.
-    pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<RetryableRequest>) -> Self {
+    pub(super) fn new(
+        txn: TxnId,
+        ticket: Option<Ticket>,
+        retryable: Option<RetryableRequest>,
+    ) -> Self {
         let term = Term::default();
-        Self { txn, ticket, term, again, is_over: false, is_answered: false }
+        Self { txn, ticket, term, retryable, is_over: false, is_answered: false }
     }
 
     /// A request from before a restart, for which no client waits.

@@ -147,8 +147,8 @@ impl Calvin {
         {
             Some(other) => {
                 let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
-                let went = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
-                of_it.map(|(request, it)| (request.txn.sequence(), went(it))).collect()
+                let outcome = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
+                of_it.map(|(request, it)| (request.txn.sequence(), outcome(it))).collect()
             }
             None => Vec::new(),
         };
@@ -185,9 +185,9 @@ impl Calvin {
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
-        let (pool, told) = (cx.pool, ResultDetail::Outcomes);
+        let (pool, detail) = (cx.pool, ResultDetail::Outcomes);
         let run = |jobs: &[Job<'_>]| {
-            ordered::execute(pool, registry, cx.store, epoch, jobs, header, told)
+            ordered::execute(pool, registry, cx.store, epoch, jobs, header, detail)
         };
         mutate!(GrantedOutOfOrder: run(&jobs) => granted_out_of_order(self, jobs, run))
     }

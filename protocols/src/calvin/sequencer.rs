@@ -189,9 +189,9 @@ impl Calvin {
             Requester::Client(ticket) => (Some(ticket), None),
             Requester::Replica(replica, token) => (None, Some((replica, token))),
         };
-        let again = ticket.and_then(|_| RetryableRequest::of(&request));
+        let retryable = ticket.and_then(|_| RetryableRequest::of(&request));
         sequencer.current.push(request.placed(txn, origin));
-        let mut in_flight = InFlight::new(txn, ticket, again);
+        let mut in_flight = InFlight::new(txn, ticket, retryable);
         in_flight.term = inputs
             .extension
             .mastery
@@ -218,11 +218,11 @@ impl Calvin {
         let in_flight = &mut self.state.sequencer.in_flight;
         let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
         in_flight[at].is_over = true;
-        let (ticket, again) = (in_flight[at].ticket.take(), in_flight[at].again.take());
+        let (ticket, retryable) = (in_flight[at].ticket.take(), in_flight[at].retryable.take());
         while let Some(over) = in_flight.pop_front_if(|first| first.is_over) {
             self.state.outcomes.answered -= usize::from(over.is_answered);
         }
-        Some(ticket.map(|ticket| (ticket, again)))
+        Some(ticket.map(|ticket| (ticket, retryable)))
     }
 
     /// Ends the sequencer's epoch: the collected requests become a batch.

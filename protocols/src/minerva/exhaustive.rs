@@ -270,10 +270,10 @@ impl Brain for Replica {
         );
         let first_start = s.presence.first_start(&s.replica);
         let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
-        let mine = (self.agreed, self.submitted, &self.states, self.now);
+        let agreed = (self.agreed, self.submitted, &self.states, self.now);
         let rest = (&own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
-        let all = (execution, logs, replication, cut, greetings, mine, rest);
+        let all = (execution, logs, replication, cut, greetings, agreed, rest);
         hasher.update(format!("{all:?}").as_bytes());
     }
 

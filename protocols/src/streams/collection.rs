@@ -23,7 +23,7 @@ impl<H: Host> Streams<H> {
         &mut self,
         members: &[NodeId],
         own: &[Bid],
-        kept: impl Fn(usize) -> Option<Bid>,
+        retained: impl Fn(usize) -> Option<Bid>,
     ) {
         let applied = &self.applied;
         for (source, log) in self.logs.iter_mut().enumerate() {
@@ -33,7 +33,7 @@ impl<H: Host> Streams<H> {
             // A removed replica does not count, and may be ahead or behind. A batch that is not
             // durable here must still be acknowledged.
             let watermark = watermark.min(own[source]).min(log.durable);
-            let watermark = kept(source).map_or(watermark, |kept| kept.min(watermark));
+            let watermark = retained(source).map_or(watermark, |retained| retained.min(watermark));
             log.collect(watermark);
         }
     }

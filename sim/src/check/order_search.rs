@@ -116,7 +116,7 @@ impl<'a> ReplayState<'a> {
 pub fn places(
     search: &Search<'_>,
     replay: &mut ReplayState<'_>,
-    told: impl Fn(u32) -> Option<i64>,
+    reported_time: impl Fn(u32) -> Option<i64>,
 ) -> Option<Vec<u32>> {
     let plain = search.places()?;
     let count = plain.len();
@@ -131,7 +131,7 @@ pub fn places(
             first = first.min(due[to as usize]);
             before[to as usize] += 1;
         }
-        due[vertex as usize] = told(vertex).unwrap_or(i64::MAX).min(first);
+        due[vertex as usize] = reported_time(vertex).unwrap_or(i64::MAX).min(first);
     }
     let ranked = |replay: &ReplayState<'_>, vertex: u32| {
         let is_later = (search.is_txn(vertex), replay.is_opening(vertex));

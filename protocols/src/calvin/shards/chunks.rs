@@ -30,7 +30,7 @@ pub struct SliceChunk {
 #[derive(Default)]
 pub(in super::super) struct SliceChunks {
     epoch: SnapshotVersion,
-    came: Vec<Bytes>,
+    received: Vec<Bytes>,
 }
 
 const WHAT: &str = "piece";
@@ -125,14 +125,14 @@ impl SliceChunks {
     /// its last chunk.
     pub fn add(&mut self, chunk: SliceChunk) -> Option<Bytes> {
         if chunk.is_first() {
-            *self = Self { epoch: chunk.epoch, came: Vec::new() };
+            *self = Self { epoch: chunk.epoch, received: Vec::new() };
         }
-        if chunk.epoch != self.epoch || chunk.number != self.came.len() as u64 {
+        if chunk.epoch != self.epoch || chunk.number != self.received.len() as u64 {
             return None;
         }
-        self.came.push(chunk.bytes);
+        self.received.push(chunk.bytes);
         let is_last = chunk.number + 1 == chunk.count;
-        is_last.then(|| std::mem::take(&mut self.came).concat().into())
+        is_last.then(|| std::mem::take(&mut self.received).concat().into())
     }
 }
 
@@ -157,16 +157,16 @@ pub(in super::super) mod tests {
     fn a_slice_is_whole_when_its_pieces_came_in_order() {
         let all = chunks();
         assert!(all.len() > 2);
-        let mut came = SliceChunks::default();
+        let mut received = SliceChunks::default();
         // The connection is lost, and all chunks arrive again.
         for chunk in &all[..2] {
-            assert_eq!(came.add(chunk.clone()), None);
+            assert_eq!(received.add(chunk.clone()), None);
         }
-        assert_eq!(came.add(all[3 % all.len()].clone()), None, "a chunk out of order");
-        let wholes = all.iter().filter_map(|chunk| came.add(chunk.clone()));
+        assert_eq!(received.add(all[3 % all.len()].clone()), None, "a chunk out of order");
+        let wholes = all.iter().filter_map(|chunk| received.add(chunk.clone()));
         let wholes: Vec<Bytes> = wholes.collect();
         assert_eq!(wholes, [slice().bytes().clone()]);
-        assert_eq!(came.add(all[all.len() - 1].clone()), None, "the slice is already complete");
+        assert_eq!(received.add(all[all.len() - 1].clone()), None, "the slice is already complete");
         assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 

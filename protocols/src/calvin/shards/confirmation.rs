@@ -109,8 +109,8 @@ impl Calvin {
             return cx.mark("calvin.decided_again");
         }
         if stream.inbound.slices.get(&upto).is_some_and(|slice| slice.cut.name == name) {
-            let came = stream.inbound.slices.range_mut(..=upto);
-            came.for_each(|(_, slice)| slice.is_decided = true);
+            let received = stream.inbound.slices.range_mut(..=upto);
+            received.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
         } else if !std::mem::replace(&mut stream.inbound.has_resubscribed, true) {
             // It refers to a slice that this node does not have: some were lost with a connection.
@@ -247,9 +247,9 @@ impl Shards {
     fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Lineage)) -> ShardEpochRecord {
         let mut of_shards = ShardEpochRecord::default();
         for (shard, stream) in &mut self.streams {
-            let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
-            stream.masters.confirmed = stream.master_term_of(&came).or(stream.masters.confirmed);
-            of_shards.came.push(came);
+            let slice = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
+            stream.masters.confirmed = stream.master_term_of(&slice).or(stream.masters.confirmed);
+            of_shards.received_slices.push(slice);
             of_shards.add_sent(*shard, stream, epoch);
             of_shards.dropped.push((*shard, stream.outbound.dropped));
         }

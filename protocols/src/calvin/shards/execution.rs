@@ -108,14 +108,14 @@ impl Calvin {
             return false;
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
-        let came: Option<Vec<&Slice>> =
+        let received: Option<Vec<&Slice>> =
             shards.streams.values().map(|stream| stream.inbound.slices.get(&epoch)).collect();
-        let Some(came) = came else {
+        let Some(received) = received else {
             cx.mark("calvin.epoch_waits_for_slice");
             return false;
         };
         cx.begin_work();
-        let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
+        let batches = received.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
         order.sort_by_key(|batch| (batch.round, batch.sequencer));
         mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
@@ -204,12 +204,12 @@ impl Calvin {
                     .push(RemoteResult::Reads(txn, part.clone()));
             }
         }
-        for Ended { txn, version, active, went } in ended {
+        for Ended { txn, version, active, outcome } in ended {
             // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
             if active.iter().next() == Some(shards.own_shard) && !active.contains(home) {
                 let results = by_shard.entry((*version, home)).or_default();
-                results.push(RemoteResult::Outcome(*txn, went.clone()));
+                results.push(RemoteResult::Outcome(*txn, outcome.clone()));
             }
         }
         for ((epoch, shard), results) in by_shard {
@@ -222,12 +222,12 @@ impl Calvin {
     /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
     pub(super) fn retain_for_peer(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
         let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, ShardOutcome)>> = BTreeMap::new();
-        for Ended { txn, version, went, .. } in ended {
+        for Ended { txn, version, outcome, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
             if let Some(replica) = self.outcomes_retained_for(turn)
                 && self.state.inputs.node(replica) == txn.node()
             {
-                of.entry((replica, *version)).or_default().push((txn.sequence(), went.clone()));
+                of.entry((replica, *version)).or_default().push((txn.sequence(), outcome.clone()));
             }
         }
         for ((replica, version), results) in of {
@@ -242,8 +242,8 @@ impl Calvin {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was started");
         let cut = shards.own[&epoch].cut.clone();
-        let came = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
-        let slices = came.chain([&shards.own[&epoch].slice]);
+        let received = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
+        let slices = received.chain([&shards.own[&epoch].slice]);
         let batches = slices.flat_map(|slice| &slice.batches);
         let count = batches.map(|batch| batch.requests.len()).sum();
         let received = shards.received.get(&epoch).and_then(|lines| lines.get(&line));

@@ -37,7 +37,7 @@ impl ShardEpochRecord {
     fn is_handed_on(&self, shards: &Shards, epoch: SnapshotVersion) -> bool {
         let is_other = |shard: &ShardId| shards.streams.contains_key(shard);
         let is_sent = |slice: &Slice| slice.shard == shards.own_shard && slice.epoch == epoch;
-        self.came.is_empty()
+        self.received_slices.is_empty()
             && self.received.is_empty()
             && self.sent.iter().all(|(shard, slice)| is_other(shard) && is_sent(slice))
             && self.served.iter().all(|(shard, results)| is_other(shard) && results.epoch == epoch)
@@ -159,7 +159,7 @@ impl Calvin {
     /// Restores the messages that the other shards sent for an epoch.
     fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
-        for slice in of_shards.came {
+        for slice in of_shards.received_slices {
             let stream = shards.stream(slice.shard);
             stream.inbound.slices.insert(epoch, slice);
             (stream.inbound.upto, stream.inbound.decided) = (epoch, epoch);

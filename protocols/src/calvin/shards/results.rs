@@ -57,15 +57,15 @@ impl Calvin {
     /// Records the outcomes of transactions that have ended on this node.
     pub(super) fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
         self.retain_for_peer(cx, &ended);
-        for Ended { txn, went, .. } in ended {
-            match went {
+        for Ended { txn, outcome, .. } in ended {
+            match outcome {
                 ShardOutcome::Ran(_) => self.state.counters.txns_committed += 1,
                 ShardOutcome::FootprintViolated => cx.mark("calvin.left"),
                 ShardOutcome::Served => continue,
             }
             let shards = self.shards();
             if shards.local_requests.contains_key(&txn) {
-                shards.results.insert(txn, went);
+                shards.results.insert(txn, outcome);
             }
         }
     }
@@ -93,19 +93,19 @@ impl Calvin {
                 let received = received.entry(epoch).or_default().entry(line).or_default();
                 received.insert((shard, txn), item.clone());
             }
-            if let RemoteResult::Outcome(txn, went) = &item
+            if let RemoteResult::Outcome(txn, outcome) = &item
                 && self.is_frozen()
                 && txn.node() == me
             {
-                self.answer_from_peer(cx, epoch, txn.sequence(), went);
+                self.answer_from_peer(cx, epoch, txn.sequence(), outcome);
             }
             match item {
                 RemoteResult::Reads(txn, part) if fits && epoch > applied => {
                     self.shards().sharded.receive(txn, shard, part);
                 }
                 RemoteResult::Reads(..) if epoch <= applied => cx.mark("calvin.served_late"),
-                RemoteResult::Outcome(txn, went) if fits || epoch <= confirmed => {
-                    self.note_result(cx, (epoch, line), (txn, went));
+                RemoteResult::Outcome(txn, outcome) if fits || epoch <= confirmed => {
+                    self.note_result(cx, (epoch, line), (txn, outcome));
                 }
                 RemoteResult::Reads(..) | RemoteResult::Outcome(..) => {}
             }
@@ -122,8 +122,8 @@ impl Calvin {
         for ((shard, _), item) in received.collect::<Vec<_>>() {
             match item {
                 RemoteResult::Reads(txn, part) => self.shards().sharded.receive(txn, shard, part),
-                RemoteResult::Outcome(txn, went) => {
-                    self.note_result(cx, (epoch, line), (txn, went))
+                RemoteResult::Outcome(txn, outcome) => {
+                    self.note_result(cx, (epoch, line), (txn, outcome))
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         (epoch, line): (SnapshotVersion, Lineage),
-        (txn, went): (TxnId, ShardOutcome),
+        (txn, outcome): (TxnId, ShardOutcome),
     ) {
         let applied = self.state.inputs.cut.applied;
         // All replicas of the shard receive it.
@@ -144,7 +144,7 @@ impl Calvin {
             return cx.mark("calvin.result_of_another");
         }
         let is_confirmed = local.confirmed.is_some();
-        self.shards().results.insert(txn, went);
+        self.shards().results.insert(txn, outcome);
         if is_confirmed {
             self.settle_local_request(cx, epoch, txn);
         } else if epoch <= applied {
@@ -233,11 +233,11 @@ impl Calvin {
         version: SnapshotVersion,
         txn: TxnId,
     ) {
-        let went = self.shards().results.remove(&txn).expect("the result has arrived");
-        let went = mutate!(LeftIsDone: went => left_is_done(went));
+        let shard_outcome = self.shards().results.remove(&txn).expect("the result has arrived");
+        let shard_outcome = mutate!(LeftIsDone: shard_outcome => left_is_done(shard_outcome));
         // No client waits for one from before a restart.
-        let Some((ticket, again)) = self.remove_local_request(txn) else { return };
-        let outcome = match went {
+        let Some((ticket, retryable)) = self.remove_local_request(txn) else { return };
+        let outcome = match shard_outcome {
             ShardOutcome::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
             ShardOutcome::Ran(Err(abort)) => {
                 self.state.counters.txns_aborted += 1;
@@ -247,7 +247,7 @@ impl Calvin {
                 // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
-                let Some(RetryableRequest { program, tries }) = again else {
+                let Some(RetryableRequest { program, tries }) = retryable else {
                     // A certified transaction can't leave its footprint.
                     return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
                 };
@@ -270,10 +270,10 @@ impl Calvin {
     }
 }
 
-fn left_is_done(went: ShardOutcome) -> ShardOutcome {
-    if matches!(went, ShardOutcome::FootprintViolated) {
+fn left_is_done(shard_outcome: ShardOutcome) -> ShardOutcome {
+    if matches!(shard_outcome, ShardOutcome::FootprintViolated) {
         ShardOutcome::Ran(Ok(Vec::new()))
     } else {
-        went
+        shard_outcome
     }
 }

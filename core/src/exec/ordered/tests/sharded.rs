@@ -132,7 +132,7 @@ impl Shards {
     /// The outcome of a transaction. Asserts that all shards that ran it agree.
     fn went(&self, of: TxnId) -> Option<ShardOutcome> {
         let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
-        let ran = ran.map(|ended| &ended.went).filter(|went| **went != ShardOutcome::Served);
+        let ran = ran.map(|ended| &ended.outcome).filter(|went| **went != ShardOutcome::Served);
         let ran: Vec<&ShardOutcome> = ran.collect();
         assert!(ran.windows(2).all(|pair| pair[0] == pair[1]), "{of}: {ran:?}");
         ran.first().map(|went| (*went).clone())
