@@ -62,10 +62,11 @@ mod tests {
     #[test]
     fn a_panic_is_told_with_its_place() {
         assert_eq!(panics(|| 1), Ok(1));
-        let told = panics(|| panic!("a count of one does not exceed two")).unwrap_err();
+        let message = panics(|| panic!("a count of one does not exceed two")).unwrap_err();
         assert!(
-            told.contains("a count of one does not exceed two") && told.contains("capture.rs"),
-            "{told}"
+            message.contains("a count of one does not exceed two")
+                && message.contains("capture.rs"),
+            "{message}"
         );
     }
 }

@@ -24,7 +24,7 @@
 //! | execution | §3.2 | `execution.rs`, `results.rs` | RemoteResults | every outcome |
 //! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | SlicesDecided | an outcome is final |
 //! | back-pressure | | `backpressure.rs` | ShardProgress | the node that is behind, so that this one waits |
-//! | look-up | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
+//! | lookup | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
 //! | recovery | §5 | `recovery.rs` | | the epochs that a shard has run, and their remote inputs |
 //!
 //! # Delivery between the nodes of a region

@@ -15,7 +15,7 @@
 //! | cut | §3.4, Algorithm 3 | [`crate::inputs`] | Agreement | the batches of the epoch |
 //! | chains | §3.2, §3.6 | `chains.rs` | | the runs that are valid only together |
 //! | validation | §3.5 | `validation.rs` | | the stale chains |
-//! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that can't both be valid |
+//! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that cannot both be valid |
 //! | independent set | §3.6 | `independent_set.rs` | | the valid chains |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
 //! | contended keys | | `conflict_keys.rs` | | a key for each transaction that was re-executed |

@@ -17,8 +17,8 @@ impl<H: Host> Streams<H> {
     }
 
     /// Drops the batches below the low watermark: those that all `members` have applied, as far as
-    /// this replica has applied them too (`own`). `kept` is the lowest batch number after which a
-    /// source's batches are retained for other reasons.
+    /// this replica has applied them too (`own`). `retained` is the lowest batch number after which
+    /// a source's batches are retained for other reasons.
     pub(crate) fn collect(
         &mut self,
         members: &[NodeId],

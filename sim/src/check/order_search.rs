@@ -111,8 +111,8 @@ impl<'a> ReplayState<'a> {
     }
 }
 
-/// Returns the positions of all vertices in an order that contradicts no edge. `told` returns the
-/// reported time of a transaction. A transaction without one is placed in time for its successors.
+/// Returns the positions of all vertices in an order that contradicts no edge. `reported_time` is
+/// that of a transaction. A transaction without one is placed in time for its successors.
 pub fn places(
     search: &Search<'_>,
     replay: &mut ReplayState<'_>,

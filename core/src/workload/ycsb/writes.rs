@@ -74,7 +74,7 @@ pub(in super::super) fn written(args: &[u8], step: u64) -> Written {
     written
 }
 
-/// Checks that rows have one of their possible values. `held` returns the mark of a row's value.
+/// Checks that rows have one of their possible values. `stored` returns the mark of a row's value.
 ///
 /// # Errors
 /// The first row with another value, and the number of these rows.

@@ -41,8 +41,8 @@ fn awaiting() -> (Node, Did) {
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "the transaction ran on this node");
-    let told = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
-    (node, told)
+    let progress = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
+    (node, progress)
 }
 
 /// The epoch of the request and its lineage.
@@ -66,12 +66,12 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let (mut node, did) = awaiting();
     let (epoch, line) = awaited(&node);
     let kept = |did: &Did, of: u16| {
-        let told = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
-        let told = told.filter_map(|(_, message)| match message {
+        let progress = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
+        let progress = progress.filter_map(|(_, message)| match message {
             Message::ShardProgress { upto, .. } => Some(*upto),
             _ => None,
         });
-        told.last().expect("each shard is notified")
+        progress.last().expect("each shard is notified")
     };
     assert_eq!(kept(&did, RUNS), SnapshotVersion(epoch.0 - 1));
     assert!(kept(&did, OTHER) >= epoch, "no result is awaited");
