@@ -269,6 +269,6 @@ impl super::super::batch::Request {
 
 fn regions_order_differs(order: &mut [&OfBatch], shards: &Shards, me: NodeId) {
     if shards.topology.nodes[me.index()].region.0 == 0 {
-        order.sort_by_key(|batch| (batch.sequencer, batch.turn));
+        order.sort_by_key(|batch| (batch.sequencer, batch.round));
     }
 }
