@@ -307,7 +307,7 @@ impl Table {
             self.leave_order(hash, key);
         }
         if let Some(tier) = tier {
-            tell_gone(tier, (id, key), &truncated);
+            drop_cold_copies(tier, (id, key), &truncated);
         }
         // The values are freed on return, when the shard is no longer locked.
         truncated.len() + usize::from(is_gone)
@@ -391,6 +391,6 @@ impl Table {
 
 /// Tells the cold store about the copies of versions that are gone.
 #[cold]
-fn tell_gone(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
+fn drop_cold_copies(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
     tier.on_gone(id, key, truncated.copied());
 }

@@ -126,7 +126,7 @@ fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
 
 impl Calvin {
     /// Accepts a request for the master, whichever replica that is.
-    pub(super) fn take_for_master(
+    pub(super) fn queue_for_master(
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
@@ -337,7 +337,7 @@ impl Calvin {
             return;
         }
         match master_term {
-            None => self.put_back(cx),
+            None => self.requeue_collected(cx),
             Some(master_term) if before.is_none_or(|before| before.term != master_term.term) => {
                 let in_flight = &mut self.state.sequencer.in_flight;
                 let collected = in_flight.iter_mut().filter(|it| it.txn.sequence() >= first);
@@ -353,7 +353,7 @@ impl Calvin {
 
     /// Re-queues the collected requests for the next master: the master term has ended before they
     /// were in a batch.
-    fn put_back(&mut self, cx: &mut Cx<'_, Self>) {
+    fn requeue_collected(&mut self, cx: &mut Cx<'_, Self>) {
         let sequencer = &mut self.state.sequencer;
         sequencer.current_bytes = 0;
         let collected = std::mem::take(&mut sequencer.current);
@@ -367,7 +367,7 @@ impl Calvin {
             // A peer's request had a name, and the peer will find that it is void.
             let tries = waiting.retryable.map_or(0, |retryable| retryable.tries);
             if let Some(ticket) = waiting.ticket {
-                self.take_for_master(cx, ticket, request.unplaced(tries));
+                self.queue_for_master(cx, ticket, request.unplaced(tries));
             }
         }
     }

@@ -125,7 +125,7 @@ impl Calvin {
 
     /// While this replica has the turn, acknowledges the outcomes received so far to its peers, and
     /// requests further ones from one of them.
-    pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn request_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
         let is_up = |replica: &NodeId| inputs.replica.is_up[replica.index()];
         let outcomes = &mut self.state.outcomes;
@@ -242,7 +242,7 @@ impl Calvin {
     pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
         let frozen = self.state.inputs.extension.turns.frozen();
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
-        self.ask_outcomes(cx);
+        self.request_outcomes(cx);
         self.send_frozen(cx);
         mutate!(OutcomesInvented: () => outcomes_invented(self, cx, version));
     }

@@ -64,7 +64,7 @@
 //!    sliced epochs as decided to the other shards, without waiting for another input.
 //! 9. `end_rejoin` accepts requests again if the recovered data is now durable. It waits for a
 //!    partly applied epoch to end.
-//! 10. `go_on_alone` proposes the next cut if this is the only replica and no cut is undecided.
+//! 10. `propose_alone` proposes the next cut if this is the only replica and no cut is undecided.
 //!     That is known only after all the others. A second `settle_agreement` persists the proposal
 //!     in the same step.
 //!
@@ -191,7 +191,7 @@ impl Protocol for Calvin {
                 self.note_frozen(cx, before);
             }
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
-            Input::Resume => self.go_on(cx),
+            Input::Resume => self.resume_epoch(cx),
         }
         self.make_progress(cx, is_resumed);
     }
@@ -303,7 +303,7 @@ impl Calvin {
                     // may follow.
                     self.checkpoint_if_due(cx);
                 }
-                self.ask_outcomes(cx);
+                self.request_outcomes(cx);
                 self.send_cold_map(cx);
             }
             inputs::Timer::Rejoin => inputs.on_rejoin_timeout(cx),
@@ -344,7 +344,7 @@ impl Calvin {
         if self.state.running.is_none() {
             self.state.inputs.end_rejoin(cx); // 9
         }
-        if self.go_on_alone(cx) {
+        if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx); // 10
         }
     }
@@ -487,7 +487,7 @@ impl Calvin {
     /// Continues at once if this is the only replica of a cluster, because it waits for no other.
     /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
     /// proposed.
-    fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    fn propose_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if self.state.shards.is_some() || !self.state.inputs.is_idle_alone() {
             return false;
         }

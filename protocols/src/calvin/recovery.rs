@@ -146,7 +146,7 @@ impl Calvin {
             cx.mark("calvin.epoch_replayed");
             self.begin_epoch(cx, epoch, cut);
             while self.state.running.is_some() {
-                self.go_on(cx);
+                self.resume_epoch(cx);
             }
         }
         self.state.inputs.start(cx, found);
@@ -183,7 +183,7 @@ impl Calvin {
     pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming) {
         // The rows of a partly applied epoch would remain.
         while self.state.running.is_some() {
-            self.go_on(cx);
+            self.resume_epoch(cx);
         }
         self.confirm_epochs(cx);
         if !self.state.inputs.is_of_use(cx, &incoming) {
@@ -191,7 +191,7 @@ impl Calvin {
         }
         self.state.inputs.discard_undecided(cx);
         self.note_void(cx);
-        self.go_back_to_confirmed(cx);
+        self.roll_back_to_confirmed(cx);
         // The last epoch that is partly applied.
         let given =
             self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.scheduled_upto);
@@ -206,7 +206,7 @@ impl Calvin {
         self.forget_skipped(cx, incoming.configuration().head_of(self.state.inputs.me()));
         self.forget_forwarded(cx);
         // Logged before the local checkpoint, which covers the epochs that led to it.
-        self.keep_handed_on(cx, handed_on);
+        self.retain_handed_on(cx, handed_on);
         self.state.inputs.install(cx, incoming);
         self.move_shards(cx);
     }

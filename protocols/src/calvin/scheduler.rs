@@ -120,7 +120,7 @@ impl Calvin {
         assert!(self.state.running.is_none(), "one epoch runs at a time");
         let me = self.state.inputs.replica.me;
         self.note_begun(cx, &cut);
-        self.let_overwrite(cx);
+        self.overwrite_unneeded(cx);
         let batches = self.state.inputs.batches_of(&cut);
         let batches = mutate!(
             ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
@@ -129,11 +129,11 @@ impl Calvin {
         self.state.inputs.replica.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
-        self.go_on(cx);
+        self.resume_epoch(cx);
     }
 
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
-    pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = running.cut.rules.slice_txns.get();
         let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));

@@ -166,7 +166,7 @@ impl Calvin {
         request: UnsequencedRequest,
     ) {
         match self.state.inputs.is_asynchronous() {
-            true => self.take_for_master(cx, ticket, request),
+            true => self.queue_for_master(cx, ticket, request),
             false => self.put_in_batch(cx, Requester::Client(ticket), request),
         }
     }

@@ -180,7 +180,7 @@ impl<H: Host> Inputs<H> {
 
     /// Repeats all requests, because epochs were skipped and with them cuts that strict reads may
     /// wait for.
-    pub(crate) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, H>) {
+    pub(crate) fn repeat_barrier_requests(&mut self, cx: &mut Cx<'_, H>) {
         let barriers = &mut self.barriers;
         barriers.recall(|_| true);
         if let Some((_, waiters)) = barriers.requested.take() {

@@ -155,7 +155,7 @@ impl<H: Host> Inputs<H> {
         cx.store.publish_alone(version);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
-        self.ask_for_barriers_again(cx);
+        self.repeat_barrier_requests(cx);
         // The log does not lead to this version: only a local checkpoint makes it durable.
         self.cut.installed = Some(version);
         self.streams.has_skipped = true;

@@ -72,7 +72,7 @@ impl<H: Host> Inputs<H> {
         let is_further = applied > self.collection.applied[from.index()];
         self.note_progress(from, applied, durable, heads);
         self.transfer.stop_obsolete(from, applied);
-        self.transfer.keep_less(from, &self.streams.applied[from.index()]);
+        self.transfer.release_applied(from, &self.streams.applied[from.index()]);
         if is_further {
             // It makes progress after its checkpoint, however long that takes.
             self.transfer.note_heard(from, cx.now.at);

@@ -100,8 +100,12 @@ mod tests {
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-            presence::Message::Greeting { log_identity: 7, yours: u64::MAX, known: bytes.clone() }
-                .into(),
+            presence::Message::Greeting {
+                log_identity: 7,
+                receiver_identity: u64::MAX,
+                known: bytes.clone(),
+            }
+            .into(),
             presence::Message::Rejoin { nonce: 1, log_identity: u64::MAX }.into(),
             presence::Message::RejoinReply { nonce: 1, log_identity: 2, known: bytes.clone() }
                 .into(),

@@ -281,7 +281,7 @@ pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
 
 /// Decodes an answer and returns its number of cuts.
 #[cfg(test)]
-pub(crate) fn take_recollection<R: Rules>(
+pub(crate) fn decode_rejoin_state<R: Rules>(
     bytes: &[u8],
     node_count: usize,
 ) -> Result<usize, DecodeError> {

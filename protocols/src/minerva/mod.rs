@@ -170,14 +170,14 @@ impl Protocol for Minerva {
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
-            Input::Resume => self.go_on(cx),
+            Input::Resume => self.resume_epoch(cx),
             Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
         self.read_released(cx);
         self.state.inputs.settle_agreement(cx);
         self.apply_ready_cuts(cx);
         self.end_rejoin(cx);
-        if self.go_on_alone(cx) {
+        if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx);
         }
     }
@@ -235,7 +235,7 @@ impl Minerva {
     /// Continues at once if this is the only replica of a cluster, because it waits for no other.
     /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
     /// proposed.
-    fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    fn propose_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if !self.state.inputs.is_idle_alone() {
             return false;
         }

@@ -16,7 +16,7 @@ messages! {
             /// The sender's log identity.
             log_identity: u64 as NonZero,
             /// The receiver's log identity as known to the sender; 0 if unknown.
-            yours: u64 as Random,
+            receiver_identity: u64 as Random,
             /// The sender's other knowledge of the receiver, as the owner of the component encoded
             /// it.
             known: Bytes as Uncounted,

@@ -171,7 +171,7 @@ impl<H: Host> Transfer<H> {
     }
 
     /// Retains fewer batches for a peer that has applied those up to `heads`.
-    pub(crate) fn keep_less(&mut self, peer: NodeId, heads: &[Bid]) {
+    pub(crate) fn release_applied(&mut self, peer: NodeId, heads: &[Bid]) {
         if let Some(retained) = self.retained.get_mut(&peer) {
             retained
                 .heads

@@ -277,7 +277,7 @@ impl Sharded {
 
     /// Carries out all possible actions, for at most `most` transactions so that other shards soon
     /// receive their rows.
-    pub fn go_on(
+    pub fn advance(
         &mut self,
         pool: &dyn Pool,
         registry: &Registry,

@@ -56,7 +56,7 @@ impl Calvin {
             let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
             let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
             self.shards().records.insert(epoch, position);
-            self.keep_records();
+            self.retain_records();
         }
         // No reader sees an epoch that may be rolled back, because the nodes would not roll back
         // all at once.
@@ -142,7 +142,7 @@ impl Calvin {
         let is_run = self.shards().scheduled_upto >= epoch;
         if is_run {
             mutate!(NeighbourStays: () => return neighbour_stays(self.shards().stream(shard)));
-            self.go_back(cx, SnapshotVersion(epoch.0 - 1));
+            self.roll_back_to(cx, SnapshotVersion(epoch.0 - 1));
         }
         let stream = self.shards().stream(shard);
         stream.inbound.slices.split_off(&epoch);
@@ -154,7 +154,7 @@ impl Calvin {
     /// are void.
     pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
         if self.shards().scheduled_upto >= from {
-            self.go_back(cx, SnapshotVersion(from.0 - 1));
+            self.roll_back_to(cx, SnapshotVersion(from.0 - 1));
         }
         let shards = self.shards();
         assert!(shards.decided < from, "decided cuts are not void");
@@ -175,7 +175,7 @@ impl Calvin {
 
     /// Rolls back to this epoch, or to the last complete one before it, because later epochs ran on
     /// void slices. The rows of later epochs are sent again.
-    pub(in super::super) fn go_back(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
+    pub(in super::super) fn roll_back_to(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         cx.mark("calvin.went_back");
         let upto = upto.min(self.state.inputs.cut.applied);
         self.state.inputs.retreat(cx, upto);
@@ -203,11 +203,11 @@ impl Calvin {
 
     /// Rolls back to the confirmed epoch before a peer's checkpoint is installed. The checkpoint
     /// contains only decided epochs, which may differ from those that ran here early.
-    pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn roll_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
         let confirmed = self.confirmed();
         let is_early = self.state.shards.as_ref().is_some_and(|it| it.scheduled_upto > confirmed);
         if is_early && self.state.inputs.is_asynchronous() {
-            self.go_back(cx, confirmed);
+            self.roll_back_to(cx, confirmed);
         }
     }
 

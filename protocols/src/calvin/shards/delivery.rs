@@ -391,11 +391,11 @@ impl Calvin {
         let least =
             shards.streams.values().map(|stream| stream.outbound.dropped).min().unwrap_or_default();
         shards.records = shards.records.split_off(&least.next());
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Retains the log records of messages that may have to be sent again after a restart.
-    pub(super) fn keep_records(&mut self) {
+    pub(super) fn retain_records(&mut self) {
         let first = self.shards().records.values().min().copied();
         self.state.inputs.collection.kept_from = first;
     }

@@ -144,11 +144,11 @@ impl Calvin {
         }
         let registry = self.state.registry.clone();
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| RecordHeader::new(job.txn);
-        self.let_overwrite(cx);
+        self.overwrite_unneeded(cx);
         cx.begin_work();
         let most = self.state.options.slice_txns.get().saturating_mul(cx.pool.workers());
         let shards = self.shards();
-        let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
+        let (served, ended) = shards.sharded.advance(cx.pool, &registry, cx.store, header, most);
         let is_more = shards.sharded.is_ready();
         shards.has_yielded = is_more;
         let oldest = shards.sharded.oldest();

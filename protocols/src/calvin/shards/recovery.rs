@@ -89,7 +89,7 @@ impl Calvin {
             }
             self.shards().records.insert(epoch, position);
             if is_known {
-                self.keep_sent(epoch, of_shards);
+                self.retain_sent(epoch, of_shards);
                 continue;
             }
             self.replay_epoch(cx, epoch, cut.expect("the record is of this node's log"), of_shards);
@@ -113,7 +113,7 @@ impl Calvin {
             shards.streams.values_mut().for_each(|stream| stream.drop_upto(checkpoint));
         }
         shards.scheduled_upto = applied;
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Replays an epoch.
@@ -126,7 +126,7 @@ impl Calvin {
     ) {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
-        self.take_of_record(epoch, of_shards);
+        self.restore_received(epoch, of_shards);
         assert!(self.schedule_epoch(cx), "an epoch record contains all slices");
         while self.state.inputs.cut.applied < epoch {
             let before = self.shards().sharded.len();
@@ -140,7 +140,7 @@ impl Calvin {
     }
 
     /// Retains the messages of an epoch in the checkpoint, which may have to be sent again.
-    fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
+    fn retain_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
             let stream = shards.stream(shard);
@@ -157,7 +157,7 @@ impl Calvin {
     }
 
     /// Restores the messages that the other shards sent for an epoch.
-    fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
+    fn restore_received(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
         for slice in of_shards.received_slices {
             let stream = shards.stream(slice.shard);
@@ -224,7 +224,11 @@ impl Calvin {
 
     /// Retains from now on the messages that the sender of a checkpoint retains for other shards,
     /// of the skipped epochs.
-    pub(in super::super) fn keep_handed_on(&mut self, cx: &mut Cx<'_, Self>, handed_on: HandedOn) {
+    pub(in super::super) fn retain_handed_on(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        handed_on: HandedOn,
+    ) {
         let applied = self.state.inputs.cut.applied;
         let Some((.., last)) = handed_on.last() else { return };
         for (shard, upto) in last.dropped.clone() {
@@ -242,9 +246,9 @@ impl Calvin {
             cx.mark("calvin.handed_on");
             let position = self.state.inputs.log_handed_on(cx, record);
             self.shards().records.insert(epoch, position);
-            self.keep_sent(epoch, of_shards);
+            self.retain_sent(epoch, of_shards);
         }
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Drops the state of the epochs in a peer's checkpoint that was installed.

@@ -130,8 +130,9 @@ fn streams_message<P: Transcribed>(message: &streams::Message) -> String {
 fn presence_message(message: &presence::Message) -> String {
     use presence::Message;
     match message {
-        Message::Greeting { yours, known, .. } => {
-            let knows = if *yours == 0 { "your identity is unknown" } else { "you are known" };
+        Message::Greeting { receiver_identity, known, .. } => {
+            let knows =
+                if *receiver_identity == 0 { "your identity is unknown" } else { "you are known" };
             let batches = Reader::new(known).varint("greeting").expect("its first field");
             format!("Greeting, {knows}, your batches up to {batches}")
         }
