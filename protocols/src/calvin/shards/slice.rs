@@ -39,7 +39,7 @@ pub struct Slice {
     /// Whether the cut is decided, as far as the sender knows. Not encoded, because it is decided
     /// in any log.
     pub is_decided: bool,
-    /// Sorted by turn, and then by sequencer.
+    /// Sorted by round, and then by sequencer.
     pub batches: Vec<SliceBatch>,
     bytes: Bytes,
 }
