@@ -85,8 +85,8 @@ static SAID: LazyLock<Vec<Option<Rule>>> = LazyLock::new(|| {
 pub fn said_by(table: TableId) -> (Option<&'static Rule>, TableId) {
     let (code, name) = (table.0 >> NUMBER_BITS, table.0 & ((1 << NUMBER_BITS) - 1));
     // Most numbers have no rule; those need no lookup.
-    let said = if code == 0 { None } else { SAID.get(code as usize).and_then(Option::as_ref) };
-    (said, TableId(name))
+    let rule = if code == 0 { None } else { SAID.get(code as usize).and_then(Option::as_ref) };
+    (rule, TableId(name))
 }
 
 /// The reason why a rule is invalid.

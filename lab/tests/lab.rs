@@ -267,8 +267,8 @@ fn programs_run_in_their_region_know_the_others_and_give_their_exit_codes() {
     let addresses = output(region.command("ip").args(["-o", "address"]));
     assert!(addresses.contains("wan0    inet 10.86.2.1/24"), "{addresses}");
     assert!(!addresses.contains("inet6 fe80"), "{addresses}");
-    let told = output(region.command("sh").args(["-c", "echo $LAB_REGION $LAB_US_EAST"]));
-    assert_eq!(told, "eu-west 10.86.1.1\n");
+    let reported = output(region.command("sh").args(["-c", "echo $LAB_REGION $LAB_US_EAST"]));
+    assert_eq!(reported, "eu-west 10.86.1.1\n");
     let status = region.command("sh").args(["-c", "exit 7"]).status().unwrap();
     assert_eq!(status.code(), Some(7));
     let nowhere = lab.region("atlantis").unwrap_err();
@@ -410,11 +410,11 @@ fn what_a_killed_lab_leaves_is_cleared_and_no_lab_that_lives() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let told = lines.find_map(|line| line.strip_prefix("up: ").map(str::to_owned));
+    let reported = lines.find_map(|line| line.strip_prefix("up: ").map(str::to_owned));
     child.kill().unwrap();
     child.wait().unwrap();
-    let told = told.expect("the child's lab has started");
-    let (killed, daemon) = told.split_once(' ').unwrap();
+    let reported = reported.expect("the child's lab has started");
+    let (killed, daemon) = reported.split_once(' ').unwrap();
     assert_eq!(remains(killed).len(), 4);
     assert!(is_running(daemon));
     assert!(!control::running().unwrap().iter().any(|id| id == killed));

@@ -77,7 +77,8 @@ impl RemoteShards {
         }
         let me = config.node;
         let here = topology.nodes[me.index()].shard;
-        let others = (0..topology.partitions.shards()).map(ShardId).filter(|shard| *shard != here);
+        let other_shards =
+            (0..topology.partitions.shards()).map(ShardId).filter(|shard| *shard != here);
         let peer = |node: &NodeId| {
             let (name, address) = (topology.place_name(*node), config.nodes[node.index()].peer);
             Peer::new(name, address, config.cluster.clone())
@@ -97,7 +98,7 @@ impl RemoteShards {
         Ok(Some(Self {
             here,
             partitions: Arc::new(topology.partitions.clone()),
-            shards: others.map(of_shard).collect(),
+            shards: other_shards.map(of_shard).collect(),
             latest: std::sync::Mutex::default(),
             runtime: Some(runtime),
         }))
@@ -117,9 +118,9 @@ impl RemoteShards {
         at: SnapshotVersion,
     ) -> Result<RemoteSnapshot, Unavailable> {
         let region = self.clone();
-        let held = self.runtime().spawn(async move { region.pin(at).await });
-        let held = held.await.unwrap_or_else(|error| Err(unavailable(error)))?;
-        Ok(RemoteSnapshot::new(self.partitions.clone(), self.here, held))
+        let pins = self.runtime().spawn(async move { region.pin(at).await });
+        let pins = pins.await.unwrap_or_else(|error| Err(unavailable(error)))?;
+        Ok(RemoteSnapshot::new(self.partitions.clone(), self.here, pins))
     }
 
     async fn pin(self: Arc<Self>, at: SnapshotVersion) -> Result<Arc<RemotePins>, Unavailable> {
@@ -132,28 +133,28 @@ impl RemoteShards {
             latest.1.clone()
         };
         let mut latest = of_version.lock().await;
-        if let Some(held) = latest.upgrade().filter(|held| held.is_whole()) {
-            return Ok(held);
+        if let Some(pins) = latest.upgrade().filter(|pins| pins.is_whole()) {
+            return Ok(pins);
         }
         let mut holding = JoinSet::new();
         for shard in self.shards.keys().copied() {
             let region = self.clone();
             holding.spawn(async move { (shard, region.pin_on(shard, at).await) });
         }
-        let mut held = RemotePins { at, of: BTreeMap::new(), runtime: self.runtime().clone() };
+        let mut pins = RemotePins { at, of: BTreeMap::new(), runtime: self.runtime().clone() };
         while let Some(done) = holding.join_next().await {
-            held.of.extend([done.map_err(unavailable)?]);
+            pins.of.extend([done.map_err(unavailable)?]);
         }
-        let held = Arc::new(held);
-        *latest = Arc::downgrade(&held);
-        Ok(held)
+        let pins = Arc::new(pins);
+        *latest = Arc::downgrade(&pins);
+        Ok(pins)
     }
 
     /// Pins a version on the nearest node of a shard that answers.
     async fn pin_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<RemotePin, Unavailable> {
-        let held = peer::pin_on_one(&self.shards[&shard], at).await;
+        let pins = peer::pin_on_one(&self.shards[&shard], at).await;
         let cant = |why| format!("no node of shard {} can be read: {why}", shard.0);
-        held.map_err(|why| unavailable(cant(why)))
+        pins.map_err(|why| unavailable(cant(why)))
     }
 }
 

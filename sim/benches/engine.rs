@@ -92,8 +92,8 @@ impl Engine {
         };
         let began = Instant::now();
         let registry = &self.registry;
-        let told = ResultDetail::Outcomes;
-        let finished = execute(&Sequential, registry, store, version, &jobs, &header, told);
+        let detail = ResultDetail::Outcomes;
+        let finished = execute(&Sequential, registry, store, version, &jobs, &header, detail);
         took(&mut self.steps, "execute", began);
         let began = Instant::now();
         store.publish(version);

@@ -47,14 +47,14 @@ struct Segment {
     /// The end offset of each record.
     ends: Vec<usize>,
     /// Per record: the number of durable bytes when it was appended, as stored in the record.
-    told: Vec<usize>,
+    reported: Vec<usize>,
     /// The number of durable bytes.
     synced: usize,
 }
 
 impl Segment {
     fn new(header: SegmentHeader) -> Self {
-        Self { bytes: header.encode(), header, ends: Vec::new(), told: Vec::new(), synced: 0 }
+        Self { bytes: header.encode(), header, ends: Vec::new(), reported: Vec::new(), synced: 0 }
     }
 
     /// Returns the records that the real code finds in the segment.
@@ -99,7 +99,7 @@ impl Disk {
         let at = (position, segment.synced as u64);
         encode_record(at, segment.header.salt, record, PAYLOAD_BYTES_MAX, &mut segment.bytes);
         segment.ends.push(segment.bytes.len());
-        segment.told.push(segment.synced);
+        segment.reported.push(segment.synced);
         self.head = position;
     }
 
@@ -140,7 +140,7 @@ impl Disk {
         let records = segment.records().expect("a crash loses no durable record");
         let kept = records.len();
         segment.ends.truncate(kept);
-        segment.told.truncate(kept);
+        segment.reported.truncate(kept);
         // Recovery cuts off the remains of a torn group when it reads the log.
         let end = segment.ends.last().copied().unwrap_or(segment.header.encode().len());
         segment.bytes.truncate(end);
@@ -159,7 +159,7 @@ impl Disk {
         let before = self.records().expect("the log is intact");
         let last = self.segments.len().saturating_sub(1);
         let extent = |(index, segment): (usize, &Segment)| match index == last {
-            true => segment.told.last().copied().unwrap_or_default(),
+            true => segment.reported.last().copied().unwrap_or_default(),
             false => segment.bytes.len(),
         };
         let extents: Vec<usize> = self.segments.iter().enumerate().map(extent).collect();

@@ -25,7 +25,7 @@ pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
         panic::set_hook(Box::new(move |info| {
             if IS_CAPTURING.get() {
                 // The last panic of a step is reported: earlier ones were handled by the program.
-                CAPTURED.set(told(info));
+                CAPTURED.set(describe_panic(info));
             } else {
                 before(info);
             }
@@ -38,7 +38,7 @@ pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
 }
 
 /// Formats a panic on one line, followed by the frames of our own code that led to it.
-fn told(info: &PanicHookInfo<'_>) -> String {
+fn describe_panic(info: &PanicHookInfo<'_>) -> String {
     let trace = Backtrace::force_capture().to_string();
     let mut frames = Vec::new();
     let mut function = "";
@@ -62,10 +62,11 @@ mod tests {
     #[test]
     fn a_panic_is_told_with_its_place() {
         assert_eq!(panics(|| 1), Ok(1));
-        let told = panics(|| panic!("a count of one does not exceed two")).unwrap_err();
+        let message = panics(|| panic!("a count of one does not exceed two")).unwrap_err();
         assert!(
-            told.contains("a count of one does not exceed two") && told.contains("capture.rs"),
-            "{told}"
+            message.contains("a count of one does not exceed two")
+                && message.contains("capture.rs"),
+            "{message}"
         );
     }
 }

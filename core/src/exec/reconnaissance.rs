@@ -324,7 +324,7 @@ fn too_much() -> Abort {
 
 impl ReconnaissanceContext<'_> {
     /// Interrupts the run if the result is already known.
-    fn go_on(&self) -> Result<(), Stop> {
+    fn stop_if_decided(&self) -> Result<(), Stop> {
         let is_over = !self.wants.is_empty() || self.bytes > TXN_BYTES_MAX;
         if is_over { Err(Stop::Interrupted) } else { Ok(()) }
     }
@@ -383,7 +383,7 @@ impl ReconnaissanceContext<'_> {
 
 impl Context for ReconnaissanceContext<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        self.go_on()?;
+        self.stop_if_decided()?;
         let key = HashedKey::from(key);
         if let Some(own) = self.writes.find(table, &key) {
             return Ok(own.value.clone());
@@ -402,7 +402,7 @@ impl Context for ReconnaissanceContext<'_> {
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
-        self.go_on()?;
+        self.stop_if_decided()?;
         if scan.range.is_empty() {
             return Ok(());
         }

@@ -149,11 +149,11 @@ impl Chain {
     pub(super) fn overwrite(
         &mut self,
         version: Version,
-        kept: NeededVersions,
+        needed: NeededVersions,
         copied: &mut Vec<SnapshotVersion>,
     ) -> PushOutcome {
         let before = self.newest.version;
-        if before > kept.floor {
+        if before > needed.floor {
             return self.push(version);
         }
         let Some(older) = self.older.as_deref_mut() else { return self.push(version) };
@@ -161,7 +161,7 @@ impl Chain {
         let newest = std::mem::replace(&mut self.newest, version);
         older.rest.push_back(std::mem::replace(&mut older.newest, newest));
         // Among all these, at most one is needed, by a reader at the point.
-        let seen = match kept.point {
+        let seen = match needed.point {
             Some(point) if before > point => {
                 older.rest.partition_point(|version| version.version <= point)
             }
@@ -184,17 +184,17 @@ impl Chain {
 
     /// Whether there are more versions than the newest, the one before it, and one retained for the
     /// point.
-    pub(super) fn has_more(&self, kept: NeededVersions) -> bool {
+    pub(super) fn has_more(&self, needed: NeededVersions) -> bool {
         let Some(older) = self.older.as_deref() else { return false };
-        let of_point = |version: &Version| Some(version.version) <= kept.point;
+        let of_point = |version: &Version| Some(version.version) <= needed.point;
         older.rest.len() > usize::from(older.rest.front().is_some_and(of_point))
     }
 
     /// Removes the versions that no reader sees, neither at the floor or later nor at the point.
-    pub(super) fn truncate(&mut self, kept: NeededVersions) -> Truncated {
-        match kept.point {
-            Some(point) if self.newest.version > point => self.truncate_around(kept.floor, point),
-            _ => self.truncate_to(kept.floor),
+    pub(super) fn truncate(&mut self, needed: NeededVersions) -> Truncated {
+        match needed.point {
+            Some(point) if self.newest.version > point => self.truncate_around(needed.floor, point),
+            _ => self.truncate_to(needed.floor),
         }
     }
 
@@ -203,7 +203,7 @@ impl Chain {
             return Truncated { all: None, oldest: Vec::new() };
         };
         let Older { newest, rest } = *older;
-        let mut kept = VecDeque::new();
+        let mut needed = VecDeque::new();
         let mut oldest = Vec::new();
         let mut next = self.newest.version;
         // Newest first: a version is visible until the next one.
@@ -211,13 +211,13 @@ impl Chain {
             let number = version.version;
             let is_seen = next > floor || (number <= point && next > point);
             if is_seen {
-                kept.push_front(version)
+                needed.push_front(version)
             } else {
                 oldest.push(version)
             }
             next = number;
         }
-        self.older = kept.pop_back().map(|newest| Box::new(Older { newest, rest: kept }));
+        self.older = needed.pop_back().map(|newest| Box::new(Older { newest, rest: needed }));
         Truncated { all: None, oldest }
     }
 
@@ -287,8 +287,8 @@ mod tests {
         for (floor, gone) in [(1, 0), (2, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)] {
             let mut chain = chain(&[2, 5, 9]);
             let before = chain.visible(SnapshotVersion(floor)).cloned();
-            let kept = NeededVersions { floor: SnapshotVersion(floor), point: None };
-            assert_eq!(chain.truncate(kept).len(), gone, "floor {floor}");
+            let needed = NeededVersions { floor: SnapshotVersion(floor), point: None };
+            assert_eq!(chain.truncate(needed).len(), gone, "floor {floor}");
             assert_eq!(chain.visible(SnapshotVersion(floor)).cloned(), before);
         }
     }
@@ -301,30 +301,30 @@ mod tests {
             all.dedup();
             all
         };
-        let kept = |floor, point: Option<u64>| NeededVersions {
+        let needed = |floor, point: Option<u64>| NeededVersions {
             floor: SnapshotVersion(floor),
             point: point.map(SnapshotVersion),
         };
-        let put = |chain: &mut Chain, number, kept| {
-            chain.overwrite(version(number, Some(b"v")), kept, &mut Vec::new())
+        let put = |chain: &mut Chain, number, needed| {
+            chain.overwrite(version(number, Some(b"v")), needed, &mut Vec::new())
         };
         let mut chain = chain(&[2]);
-        assert_eq!(put(&mut chain, 3, kept(2, None)), PushOutcome::Superseded);
-        assert!(matches!(put(&mut chain, 4, kept(3, None)), PushOutcome::Overwrote { .. }));
+        assert_eq!(put(&mut chain, 3, needed(2, None)), PushOutcome::Superseded);
+        assert!(matches!(put(&mut chain, 4, needed(3, None)), PushOutcome::Overwrote { .. }));
         assert_eq!(numbers(&chain), [3, 4]);
         // A reader has pinned version 3.
-        assert_eq!(put(&mut chain, 5, kept(3, None)), PushOutcome::Superseded);
+        assert_eq!(put(&mut chain, 5, needed(3, None)), PushOutcome::Superseded);
         assert_eq!(numbers(&chain), [3, 4, 5]);
-        assert!(chain.has_more(kept(3, None)));
+        assert!(chain.has_more(needed(3, None)));
         // The reader has ended, and 5 is a point.
         for number in 6..10 {
-            put(&mut chain, number, kept(number - 1, Some(5)));
-            assert!(!chain.has_more(kept(number - 1, Some(5))));
+            put(&mut chain, number, needed(number - 1, Some(5)));
+            assert!(!chain.has_more(needed(number - 1, Some(5))));
         }
         assert_eq!(numbers(&chain), [5, 8, 9]);
-        assert_eq!(chain.truncate(kept(9, Some(5))).len(), 1);
+        assert_eq!(chain.truncate(needed(9, Some(5))).len(), 1);
         assert_eq!(numbers(&chain), [5, 9]);
-        assert_eq!(chain.truncate(kept(9, None)).len(), 1);
+        assert_eq!(chain.truncate(needed(9, None)).len(), 1);
         assert_eq!(numbers(&chain), [9]);
     }
 
@@ -348,16 +348,16 @@ mod tests {
                         Some(_) => None,
                     };
                 }
-                let kept = NeededVersions {
+                let needed = NeededVersions {
                     floor: SnapshotVersion(floor),
                     point: point.map(SnapshotVersion),
                 };
                 if what == 0 {
-                    chain.truncate(kept);
+                    chain.truncate(needed);
                 } else {
                     all.push(last + further);
                     let version = version(last + further, Some(b"v"));
-                    chain.overwrite(version, kept, &mut Vec::new());
+                    chain.overwrite(version, needed, &mut Vec::new());
                 }
                 for at in (floor..=last + further).chain(point) {
                     let seen = chain.visible(SnapshotVersion(at)).map(|it| it.version.0);

@@ -132,7 +132,7 @@ impl Store {
     /// rest, so a caller can spread the work over its idle time.
     pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
         let floor = self.close_below(floor);
-        let kept = NeededVersions { floor, point: self.overwriting.point() };
+        let needed = NeededVersions { floor, point: self.overwriting.point() };
         let (mut reclaimed, tier) = (0, self.tier.as_deref());
         while keys > 0 {
             let taken = self.garbage.take(floor, keys.min(TAKEN_MAX));
@@ -144,7 +144,7 @@ impl Store {
                 self.warm_hashed(group.iter().map(|it| (it.table, it.hash)));
                 for Garbage { table, hash, key } in group {
                     let rows = self.tables.table(*table).expect("the table of a key exists");
-                    reclaimed += rows.reclaim((*table, *hash, key), kept, tier);
+                    reclaimed += rows.reclaim((*table, *hash, key), needed, tier);
                 }
             }
             self.garbage.give_back(taken);

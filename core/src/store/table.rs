@@ -233,7 +233,9 @@ impl Table {
             return IndexUpdate { is_deletion, was_cold, ..IndexUpdate::default() };
         }
         let pushed = match &mut over {
-            Some(OverwriteContext { kept, copied }) => row.chain.overwrite(version, *kept, copied),
+            Some(OverwriteContext { needed, copied }) => {
+                row.chain.overwrite(version, *needed, copied)
+            }
             None => row.chain.push(version),
         };
         match pushed {
@@ -241,7 +243,7 @@ impl Table {
             PushOutcome::Overwrote { bytes } => shard.count_bytes(older_bytes, bytes),
         }
         // Versions that the next write overwrites need not be reclaimed.
-        let has_more = over.is_none_or(|over| row.chain.has_more(over.kept));
+        let has_more = over.is_none_or(|over| row.chain.has_more(over.needed));
         IndexUpdate { is_new: false, is_deletion, has_more, is_superseding: true, was_cold }
     }
 
@@ -282,7 +284,7 @@ impl Table {
     pub(super) fn reclaim(
         &self,
         (id, hash, key): (TableId, u64, &Key),
-        kept: NeededVersions,
+        needed: NeededVersions,
         tier: Option<&Tier>,
     ) -> usize {
         let shard = &self.shards[Self::shard_of(hash)];
@@ -290,8 +292,8 @@ impl Table {
             let mut rows = write(&shard.rows);
             let is = |row: &Row| row.key == *key;
             let Some(row) = rows.find_mut(hash, is) else { return 0 };
-            let truncated = row.chain.truncate(kept);
-            let is_gone = row.chain.is_gone(kept.floor);
+            let truncated = row.chain.truncate(needed);
+            let is_gone = row.chain.is_gone(needed.floor);
             let row_bytes = if is_gone { row.bytes() } else { 0 };
             if is_gone {
                 rows.remove(hash, is, |row| hash_bytes(&row.key));
@@ -305,7 +307,7 @@ impl Table {
             self.leave_order(hash, key);
         }
         if let Some(tier) = tier {
-            tell_gone(tier, (id, key), &truncated);
+            drop_cold_copies(tier, (id, key), &truncated);
         }
         // The values are freed on return, when the shard is no longer locked.
         truncated.len() + usize::from(is_gone)
@@ -389,6 +391,6 @@ impl Table {
 
 /// Tells the cold store about the copies of versions that are gone.
 #[cold]
-fn tell_gone(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
+fn drop_cold_copies(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
     tier.on_gone(id, key, truncated.copied());
 }

@@ -48,7 +48,7 @@ pub(super) struct NeededVersions {
 /// The context of a write that overwrites.
 pub(super) struct OverwriteContext {
     /// The versions that it must not remove.
-    pub(super) kept: NeededVersions,
+    pub(super) needed: NeededVersions,
     /// The removed versions of which the cold store has a copy.
     pub(super) copied: Vec<SnapshotVersion>,
 }
@@ -80,7 +80,7 @@ impl Overwriting {
     /// The context for a write; `None` if writers do not overwrite.
     #[inline]
     pub(super) fn overwrite_context(&self) -> Option<OverwriteContext> {
-        self.needed_versions().map(|kept| OverwriteContext { kept, copied: Vec::new() })
+        self.needed_versions().map(|needed| OverwriteContext { needed, copied: Vec::new() })
     }
 
     /// The versions that a write must not remove; `None` if it must not remove any.
@@ -114,8 +114,8 @@ impl Store {
         for id in self.table_ids() {
             let table = self.tables.table(id).expect("a listed table exists");
             for shard in 0..table.shards.len() {
-                let Some(kept) = self.overwriting.needed_versions() else { return discarded };
-                discarded += table.discard(shard, kept, (id, self.tier.as_deref()));
+                let Some(needed) = self.overwriting.needed_versions() else { return discarded };
+                discarded += table.discard(shard, needed, (id, self.tier.as_deref()));
             }
         }
         discarded
@@ -140,7 +140,7 @@ impl Table {
     fn discard(
         &self,
         shard: usize,
-        kept: NeededVersions,
+        needed: NeededVersions,
         (id, tier): (TableId, Option<&Tier>),
     ) -> usize {
         let shard = &self.shards[shard];
@@ -151,7 +151,7 @@ impl Table {
             let mut rows = write(&shard.rows);
             for row in rows.iter_mut() {
                 if row.chain.older().is_some() {
-                    let taken = row.chain.truncate(kept);
+                    let taken = row.chain.truncate(needed);
                     shard.count_bytes(0, taken.bytes());
                     let copied: Vec<SnapshotVersion> = taken.copied().collect();
                     if !copied.is_empty() {
@@ -159,7 +159,7 @@ impl Table {
                     }
                     truncated.push(taken);
                 }
-                if row.chain.is_gone(kept.floor) {
+                if row.chain.is_gone(needed.floor) {
                     gone.push(row.key.clone());
                 }
             }
@@ -168,7 +168,7 @@ impl Table {
         let mut count = truncated.iter().map(Truncated::len).sum::<usize>();
         for key in gone {
             // Has no effect if the key was written in the meantime.
-            count += self.reclaim((id, hash_bytes(&key), &key), kept, tier);
+            count += self.reclaim((id, hash_bytes(&key), &key), needed, tier);
         }
         if let Some(tier) = tier {
             all_copied.into_iter().for_each(|(key, copied)| tier.on_gone(id, &key, copied));

@@ -88,9 +88,9 @@ impl ClientReply {
 
     /// Keeps an object alive for as long as the connection lasts, and sends its number to the
     /// client. The number of objects per client is limited.
-    pub fn hold(self, kept: Box<dyn Any + Send>) {
-        let held = self.answers.as_ref().and_then(|answers| answers.hold(kept));
-        match held {
+    pub fn hold(self, resource: Box<dyn Any + Send>) {
+        let number = self.answers.as_ref().and_then(|answers| answers.hold(resource));
+        match number {
             Some(number) => self.send(&Answer::Pinned(Some(number))),
             None => self.refuse(format!("the limit of {HELD_MAX} pinned versions is reached")),
         }
@@ -98,8 +98,8 @@ impl ClientReply {
 
     /// Drops the object with this number.
     pub fn release(self, number: u64) {
-        let kept = self.answers.as_ref().and_then(|answers| answers.release(number));
-        drop(kept);
+        let resource = self.answers.as_ref().and_then(|answers| answers.release(number));
+        drop(resource);
         self.send(&Answer::Done);
     }
 
@@ -136,7 +136,7 @@ struct State {
     is_closed: bool,
     is_idle: bool,
     /// The objects kept alive for the client, by number.
-    held: HashMap<u64, Box<dyn Any + Send>>,
+    retained: HashMap<u64, Box<dyn Any + Send>>,
 }
 
 /// The answers that wait to be written to one client.
@@ -157,20 +157,20 @@ impl Answers {
     }
 
     /// Keeps an object alive and returns its number, or `None` if the limit is reached.
-    fn hold(&self, kept: Box<dyn Any + Send>) -> Option<u64> {
+    fn hold(&self, resource: Box<dyn Any + Send>) -> Option<u64> {
         let mut state = self.lock();
-        if state.is_closed || state.held.len() >= HELD_MAX {
+        if state.is_closed || state.retained.len() >= HELD_MAX {
             drop(state);
-            drop(kept);
+            drop(resource);
             return None;
         }
         let number = NEXT_HELD.fetch_add(1, Ordering::Relaxed);
-        state.held.insert(number, kept);
+        state.retained.insert(number, resource);
         Some(number)
     }
 
     fn release(&self, number: u64) -> Option<Box<dyn Any + Send>> {
-        self.lock().held.remove(&number)
+        self.lock().retained.remove(&number)
     }
 
     fn push(&self, request: u64, answer: &Answer) {

@@ -41,7 +41,7 @@ pub struct ColdThreads {
 struct Request {
     token: u64,
     keys: Vec<(TableId, Key)>,
-    asked: Instant,
+    requested_at: Instant,
 }
 
 #[derive(Default)]
@@ -98,8 +98,8 @@ impl ColdThreads {
 
     /// Fetches the values of these keys, and reports `token` when they are in memory.
     pub fn fetch(&self, token: u64, keys: Vec<(TableId, Key)>) {
-        let asked = Instant::now();
-        self.shared.lock().requests.push(Request { token, keys, asked });
+        let requested_at = Instant::now();
+        self.shared.lock().requests.push(Request { token, keys, requested_at });
         self.shared.changed.notify_all();
     }
 }
@@ -176,8 +176,8 @@ impl Shared {
             drop(state);
             let keys: Vec<_> = requests.iter().flat_map(|request| &request.keys).cloned().collect();
             store.fetch_ahead(&keys);
-            for Request { token, asked, .. } in requests {
-                on_fetched(token, Span::from_us(asked.elapsed().as_micros() as u64));
+            for Request { token, requested_at, .. } in requests {
+                on_fetched(token, Span::from_us(requested_at.elapsed().as_micros() as u64));
             }
         }
     }

@@ -211,7 +211,7 @@ fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiti
 #[derive(Debug, Default)]
 pub(super) struct Truncations {
     /// The retained checkpoints, oldest first.
-    kept: VecDeque<SnapshotVersion>,
+    retained: VecDeque<SnapshotVersion>,
     /// The requested truncations, each with the newest checkpoint at that time; both ascend.
     waiting: VecDeque<Mark>,
 }
@@ -222,26 +222,26 @@ impl Truncations {
 
     /// The state after a start from this checkpoint, or from none.
     pub fn new(checkpoint: Option<SnapshotVersion>) -> Self {
-        Self { kept: checkpoint.into_iter().collect(), waiting: VecDeque::new() }
+        Self { retained: checkpoint.into_iter().collect(), waiting: VecDeque::new() }
     }
 
     /// A checkpoint has become durable.
     pub fn on_checkpoint(&mut self, version: SnapshotVersion) {
-        if self.kept.back() != Some(&version) {
-            self.kept.push_back(version);
+        if self.retained.back() != Some(&version) {
+            self.retained.push_back(version);
         }
-        if self.kept.len() > Self::KEPT {
-            self.kept.pop_front();
+        if self.retained.len() > Self::KEPT {
+            self.retained.pop_front();
         }
     }
 
     /// The protocol no longer needs the records below `below`. Returns the truncation that is
     /// allowed now, if any.
     pub fn on_truncate(&mut self, below: LogPosition) -> Option<Mark> {
-        let newest = self.kept.back().copied().unwrap_or(SnapshotVersion::ZERO);
+        let newest = self.retained.back().copied().unwrap_or(SnapshotVersion::ZERO);
         self.waiting.push_back(Mark { below, checkpoint: newest });
-        let is_full = self.kept.len() == Self::KEPT;
-        let oldest = self.kept.front().copied().filter(|_| is_full);
+        let is_full = self.retained.len() == Self::KEPT;
+        let oldest = self.retained.front().copied().filter(|_| is_full);
         let oldest = oldest.unwrap_or(SnapshotVersion::ZERO);
         let mut due = None;
         while let Some(mark) = self.waiting.pop_front_if(|mark| mark.checkpoint <= oldest) {

@@ -237,7 +237,7 @@ impl Cancellable {
 
 impl Cancellable {
     /// Lets the runtime continue without this thread while a statement computes for long.
-    fn let_others_go_on(&self) {
+    fn release_runtime(&self) {
         let is_served = self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
         let is_of_runtime = is_served && tokio::task::try_id().is_some();
         if is_of_runtime && !self.switch.has_handed_over.load(Ordering::Relaxed) {
@@ -338,7 +338,7 @@ impl Engine for Cancellable {
 
     fn interruption(&self) -> Option<Interruption> {
         if self.switch.is_long(Instant::now()) {
-            self.let_others_go_on();
+            self.release_runtime();
         }
         if *self.is_ending.borrow() || *self.switch.is_dismissed.borrow() {
             return Some(Interruption::Stopping);

@@ -114,7 +114,7 @@ impl<'a> Client<'a> {
             }
         };
         if let Err(error) = result {
-            self.tell(error);
+            self.send_error(error);
             self.is_skipping = true;
             // The client may be waiting for replies that it asked to flush, and any Flush until the
             // next Sync is skipped.
@@ -130,7 +130,7 @@ impl<'a> Client<'a> {
         }
         let is_query = kind == MESSAGE_TYPE_BYTE_QUERY;
         let error = self.session.refuse(error);
-        self.tell(error);
+        self.send_error(error);
         if is_query {
             return Ok(self.ready().await?);
         }
@@ -138,7 +138,7 @@ impl<'a> Client<'a> {
         Ok(self.connection.flush().await?)
     }
 
-    fn tell(&mut self, error: SqlError) {
+    fn send_error(&mut self, error: SqlError) {
         self.connection.replies.error(Severity::Error, &error);
     }
 
@@ -165,7 +165,7 @@ impl<'a> Client<'a> {
         self.is_skipping = false;
         let synced = with_wait_notice(&*self.engine, self.connection, self.session.sync()).await?;
         if let Err(error) = synced {
-            self.tell(error);
+            self.send_error(error);
         }
         Ok(self.ready().await?)
     }
@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
                 }
                 Response::Empty => self.connection.replies.put(EmptyQueryResponse::new()),
                 Response::Command { tag } => self.connection.replies.complete(&tag),
-                Response::Error(error) => self.tell(error),
+                Response::Error(error) => self.send_error(error),
                 Response::Stream { columns } => {
                     waits = true;
                     self.connection.replies.row_description(&columns, &[]);
@@ -209,7 +209,7 @@ impl<'a> Client<'a> {
                     self.connection.replies.row_description(&columns, &[]);
                     match self.rows(&rows, &columns, &[]).await? {
                         Ok(()) => self.connection.replies.complete(&tag),
-                        Err(error) => self.tell(error),
+                        Err(error) => self.send_error(error),
                     }
                 }
             }
@@ -220,7 +220,7 @@ impl<'a> Client<'a> {
     fn end_copy(&mut self, copied: Result<String, SqlError>) {
         match copied {
             Ok(tag) => self.connection.replies.complete(&tag),
-            Err(error) => self.tell(error),
+            Err(error) => self.send_error(error),
         }
     }
 

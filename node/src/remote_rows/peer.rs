@@ -71,14 +71,14 @@ pub(super) async fn pin_on_one(peers: &[Peer], at: SnapshotVersion) -> Result<Re
     let mut why = Vec::new();
     // Nodes that were away are retried in any case, so that the nearest one is used again when it
     // is back.
-    let (away, others): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| {
+    let (away, reachable): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| {
         let was_away = peer.was_away();
         if was_away {
             peer.connect();
         }
         was_away
     });
-    for peer in others.into_iter().chain(away) {
+    for peer in reachable.into_iter().chain(away) {
         match peer.pin(at).await {
             Ok(hold) => return Ok(hold),
             Err(reason) => why.push(format!("{}: {reason}", peer.name)),

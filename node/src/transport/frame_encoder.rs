@@ -32,12 +32,12 @@ pub(crate) struct FrameEncoder {
     compression: Compression,
     /// Bodies of the bulk lane with their encoded frames, oldest first. A stored body keeps its
     /// buffer alive, so no other body can have the same address.
-    kept: Mutex<VecDeque<(Kind, Bytes, EncodedFrame)>>,
+    recent: Mutex<VecDeque<(Kind, Bytes, EncodedFrame)>>,
 }
 
 impl FrameEncoder {
     pub(super) fn new(compression: Compression) -> Self {
-        Self { compression, kept: Mutex::default() }
+        Self { compression, recent: Mutex::default() }
     }
 
     pub(super) fn encode(&self, kind: Kind, lane: Lane, body: Bytes) -> EncodedFrame {
@@ -53,17 +53,17 @@ impl FrameEncoder {
     fn encode_once(&self, kind: Kind, body: Bytes) -> EncodedFrame {
         // The lock is held during the compression. Another peer's sender that needs the same frame
         // waits for it, which takes no longer than compressing it again.
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |of: &Bytes| (of.as_ptr(), of.len());
         let is_it = |of: Kind, known: &Bytes| of == kind && place(known) == place(&body);
-        if let Some((.., frame)) = kept.iter().find(|(of, known, _)| is_it(*of, known)) {
+        if let Some((.., frame)) = recent.iter().find(|(of, known, _)| is_it(*of, known)) {
             return frame.clone();
         }
         let frame = compressed(kind, body.clone());
-        if kept.len() == KEPT_MAX {
-            kept.pop_front();
+        if recent.len() == KEPT_MAX {
+            recent.pop_front();
         }
-        kept.push_back((kind, body, frame.clone()));
+        recent.push_back((kind, body, frame.clone()));
         frame
     }
 }
@@ -112,11 +112,11 @@ mod tests {
         for n in 0..100 {
             encoder.encode(Kind::Message, Lane::Bulk, words(n));
         }
-        assert_eq!(encoder.kept.lock().unwrap().len(), KEPT_MAX);
+        assert_eq!(encoder.recent.lock().unwrap().len(), KEPT_MAX);
         let large = Bytes::from(vec![0; KEPT_BYTES_MAX + 1]);
         assert!(encoder.encode(Kind::Message, Lane::Bulk, large).body.len() < KEPT_BYTES_MAX);
         assert!(
-            encoder.kept.lock().unwrap().iter().all(|(_, body, _)| body.len() < KEPT_BYTES_MAX)
+            encoder.recent.lock().unwrap().iter().all(|(_, body, _)| body.len() < KEPT_BYTES_MAX)
         );
     }
 }

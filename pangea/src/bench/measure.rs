@@ -304,13 +304,13 @@ async fn measure_once(
         (elapsed, stats, after, probe.ask(may_be_silent).await)
     };
     // The nodes are queried when the measured time begins. The faults may outlast it.
-    let (told, ended, happened) =
+    let (counters, ended, happened) =
         tokio::join!(probe.ask(may_be_silent), measured, subject.harm(faults, began));
-    let (elapsed, stats, after, told_after) = ended;
+    let (elapsed, stats, after, counters_after) = ended;
     let (mut before, mut after, happened) = (before, after?, happened?);
-    let [told, told_after] = NodeCounters::pairs(told?, told_after?);
-    before.add(told);
-    after.add(told_after);
+    let [counters, counters_after] = NodeCounters::pairs(counters?, counters_after?);
+    before.add(counters);
+    after.add(counters_after);
     Ok(Run { stats, elapsed, used: after.since(&before), happened })
 }
 

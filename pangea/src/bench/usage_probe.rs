@@ -102,20 +102,20 @@ impl<'a> UsageProbe<'a> {
         let nodes = self.clients.len();
         for (index, client) in self.clients.iter().cloned().enumerate() {
             asking.spawn(async move {
-                let told =
+                let answer =
                     tokio::time::timeout(ASK_DEADLINE, NodeCounters::ask(&client, nodes)).await;
                 let silent = |_| {
                     let (region, secs) = (client.region(), ASK_DEADLINE.as_secs());
                     Failure::Failed(format!("{region} did not report its counters within {secs} s"))
                 };
-                (index, told.map_err(silent).flatten())
+                (index, answer.map_err(silent).flatten())
             });
         }
         let mut all = vec![None; nodes];
-        while let Some(told) = asking.join_next().await {
-            let (index, told) = told.expect("a request does not panic");
-            all[index] = match told {
-                Ok(told) => Some(told),
+        while let Some(answer) = asking.join_next().await {
+            let (index, answer) = answer.expect("a request does not panic");
+            all[index] = match answer {
+                Ok(answer) => Some(answer),
                 Err(_) if may_be_silent => None,
                 Err(failure) => return Err(failure),
             };

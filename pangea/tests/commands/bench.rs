@@ -97,10 +97,10 @@ fn stages_are_all_of_the_cpu_time_and_every_one_of_a_commit_is_there() {
     assert!(output.status.success(), "{stderr}");
     for region in ["region-1", "region-2", "region-3"] {
         let stages = json["stages_us_per_txn"][region].as_object().unwrap();
-        let told: f64 = stages.values().map(number).sum();
+        let staged: f64 = stages.values().map(number).sum();
         let cpu = number(&json["cpu_us_per_txn"][region]);
         // The kernel counts the process in ticks of 10 ms, but its threads exactly.
-        assert!(told >= 0.8 * cpu && told <= 1.5 * cpu, "{region}: {told} of {cpu} us");
+        assert!(staged >= 0.8 * cpu && staged <= 1.5 * cpu, "{region}: {staged} of {cpu} us");
         for stage in ["execute", "stale", "graph", "solver", "apply", "send", "log", "client"] {
             assert!(number(&stages[stage]) > 0.0, "{region} {stage}: {stages:?}");
         }

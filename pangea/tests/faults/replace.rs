@@ -36,8 +36,8 @@ async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
     if let Some(path) = &damaged {
         let log = cluster.start_in_vain(lost).await;
         let file = path.file_name().unwrap().to_str().unwrap();
-        let told = ["corrupt at offset", file, "pangea start --replace"];
-        assert!(told.iter().all(|what| log.contains(what)), "{log}");
+        let reported = ["corrupt at offset", file, "pangea start --replace"];
+        assert!(reported.iter().all(|what| log.contains(what)), "{log}");
     }
     say(&load, &format!("start {} with --replace", REGIONS[lost]));
     cluster.replace(lost).await;

@@ -49,7 +49,7 @@ impl Up {
         run(&[&["lab", words[0], "--lab", &self.lab], &words[1..]].concat())
     }
 
-    fn told(&self, words: &[&str]) -> String {
+    fn reported(&self, words: &[&str]) -> String {
         let output = self.ask(words);
         assert!(output.status.success(), "{words:?}: {}", text(&output));
         text(&output)
@@ -80,13 +80,14 @@ fn a_lab_is_made_used_changed_and_ended() {
     let _alone = alone();
     let mut up = Up::start(&["--regions", "us-east,eu-west,ap-northeast"]);
     assert_eq!(up.remains(), 3);
-    let region = up.told(&["run", "us-east", "--", "sh", "-c", "echo $LAB_REGION $LAB_EU_WEST"]);
+    let region =
+        up.reported(&["run", "us-east", "--", "sh", "-c", "echo $LAB_REGION $LAB_EU_WEST"]);
     assert_eq!(region, "us-east 10.86.2.1\n");
     let output = up.ask(&["run", "us-east", "--", "sh", "-c", "exit 5"]);
     assert_eq!(output.status.code(), Some(5), "{}", text(&output));
-    up.told(&["cut", "us-east", "eu-west"]);
-    up.told(&["rtt", "us-east", "ap-northeast", "33"]);
-    let status = up.told(&["status"]);
+    up.reported(&["cut", "us-east", "eu-west"]);
+    up.reported(&["rtt", "us-east", "ap-northeast", "33"]);
+    let status = up.reported(&["status"]);
     let row = |name: &str| -> Vec<String> {
         let round_trips = status.lines().skip_while(|line| *line != "round trips in ms");
         let mut rows =
@@ -95,10 +96,10 @@ fn a_lab_is_made_used_changed_and_ended() {
     };
     assert_eq!(row("us-east"), ["cut", "33"], "{status}");
     assert_eq!(row("ap-northeast"), ["33", "201"], "{status}");
-    up.told(&["heal"]);
-    up.told(&["isolate", "eu-west"]);
+    up.reported(&["heal"]);
+    up.reported(&["isolate", "eu-west"]);
     let json: serde_json::Value =
-        serde_json::from_str(&up.told(&["status", "--json"])).expect("JSON");
+        serde_json::from_str(&up.reported(&["status", "--json"])).expect("JSON");
     let links = json["wide_area"]["links"].as_array().unwrap();
     assert_eq!(links.iter().filter(|link| link["is_cut"] == true).count(), 4);
     let wrong = [

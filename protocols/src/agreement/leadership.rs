@@ -60,9 +60,9 @@ pub(super) struct Hearing {
     /// The replicas heard in this window.
     now: BTreeSet<u64>,
     /// The replicas heard in the last window, and this replica itself.
-    mine: BTreeSet<u64>,
+    heard: BTreeSet<u64>,
     /// The replicas that each peer hears, as reported by the peers that this replica hears.
-    theirs: BTreeMap<u64, BTreeSet<u64>>,
+    heard_by_peers: BTreeMap<u64, BTreeSet<u64>>,
 }
 
 /// A connected replica sends a message within this number of election timeouts.
@@ -73,9 +73,9 @@ impl Hearing {
         let window_ticks = WINDOW_TIMEOUTS * election_ticks(topology);
         // Until the first window ends all replicas count as heard, because nothing is known of
         // failures.
-        let mine = topology.node_ids().map(pid).collect();
-        let (now, theirs) = (BTreeSet::new(), BTreeMap::new());
-        Self { me: pid(me), ticks: 0, window_ticks, now, mine, theirs }
+        let heard = topology.node_ids().map(pid).collect();
+        let (now, heard_by_peers) = (BTreeSet::new(), BTreeMap::new());
+        Self { me: pid(me), ticks: 0, window_ticks, now, heard, heard_by_peers }
     }
 
     pub(super) fn on_heard(&mut self, peer: u64) {
@@ -84,7 +84,7 @@ impl Hearing {
 
     /// Records the replicas that a peer hears.
     pub(super) fn on_hears(&mut self, peer: u64, hears: BTreeSet<u64>) {
-        self.theirs.insert(peer, hears);
+        self.heard_by_peers.insert(peer, hears);
     }
 
     /// Counts a tick. At the end of a window, returns the replicas heard in it, to be sent to the
@@ -95,16 +95,16 @@ impl Hearing {
             return None;
         }
         self.ticks = 0;
-        self.mine = std::mem::take(&mut self.now);
-        self.mine.insert(self.me);
-        let mine = &self.mine;
-        self.theirs.retain(|peer, _| mine.contains(peer));
-        Some(self.mine.clone())
+        self.heard = std::mem::take(&mut self.now);
+        self.heard.insert(self.me);
+        let heard = &self.heard;
+        self.heard_by_peers.retain(|peer, _| heard.contains(peer));
+        Some(self.heard.clone())
     }
 
     /// The replicas that `replica` hears, if known.
     fn heard_by(&self, replica: u64) -> Option<&BTreeSet<u64>> {
-        if replica == self.me { Some(&self.mine) } else { self.theirs.get(&replica) }
+        if replica == self.me { Some(&self.heard) } else { self.heard_by_peers.get(&replica) }
     }
 
     /// The number of replicas with a working link to `replica`: each of the two hears the other, as
@@ -149,9 +149,9 @@ impl Preference {
 
     /// Counts a tick under this leader. Returns whether it is time to campaign.
     pub(super) fn is_due(&mut self, hearing: &Hearing, leader: Option<u64>) -> bool {
-        let is_mine = leader == Some(hearing.me);
-        let is_better = !is_mine && leader.is_some_and(|leader| self.is_better(hearing, leader));
-        if !is_mine && !is_better {
+        let is_leader = leader == Some(hearing.me);
+        let is_better = !is_leader && leader.is_some_and(|leader| self.is_better(hearing, leader));
+        if !is_leader && !is_better {
             self.ticks = 0;
             return false;
         }
@@ -160,7 +160,7 @@ impl Preference {
             return false;
         }
         self.ticks = 0;
-        if is_mine {
+        if is_leader {
             // It has led for as long as it had waited, so leadership does not flap.
             self.wait_ticks = self.wait_ticks_min;
             return false;
@@ -173,9 +173,9 @@ impl Preference {
     fn is_better(&self, hearing: &Hearing, leader: u64) -> bool {
         let nodes = self.centralities.len() as u64;
         let rank = |id: u64| (hearing.reach(id, nodes), self.centralities[(id - 1) as usize]);
-        let mine = rank(hearing.me);
-        let others = hearing.mine.iter().copied().filter(|other| *other != hearing.me);
-        mine > rank(leader) && others.map(rank).all(|other| mine > other)
+        let own = rank(hearing.me);
+        let others = hearing.heard.iter().copied().filter(|other| *other != hearing.me);
+        own > rank(leader) && others.map(rank).all(|other| own > other)
     }
 }
 

@@ -179,7 +179,8 @@ impl<E: Decision> Agreement<E> {
     }
 
     /// The same with a preferred master, which leads while it can and is not deposed at once. If
-    /// another replica leads, it is asked to transfer leadership: see [`Agreement::takes_wish`].
+    /// another replica leads, it is asked to transfer leadership: see
+    /// [`Agreement::take_leadership_request`].
     pub fn with_master(
         me: NodeId,
         topology: &Topology,
@@ -278,10 +279,10 @@ impl<E: Decision> Agreement<E> {
 
     /// Whether this replica should request leadership from the leader; reset by each call. Only
     /// used with a preferred master: otherwise the replica campaigns at once.
-    pub fn takes_wish(&mut self) -> bool {
+    pub fn take_leadership_request(&mut self) -> bool {
         match self {
             Self::SingleNode(_) => false,
-            Self::Replicated(log) => log.takes_wish(),
+            Self::Replicated(log) => log.take_leadership_request(),
         }
     }
 
@@ -368,7 +369,7 @@ pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
         Ok(AgreementMessage::Paxos(PaxosMessage::SequencePaxos(message))) => {
             format!("{:?}", message.msg)
         }
-        said => format!("{said:?}"),
+        message => format!("{message:?}"),
     }
 }
 

@@ -32,8 +32,8 @@ pub struct ReplicatedLog<E: Decision> {
     preference: Preference,
     /// Whether this replica requests leadership from the leader before it campaigns, and whether it
     /// should do so now.
-    asks: bool,
-    wish: bool,
+    has_preferred_master: bool,
+    requests_leadership: bool,
     /// The replicas, as ids of `omnipaxos`.
     nodes: RangeInclusive<u64>,
     /// The latest term that each peer has promised.
@@ -85,15 +85,15 @@ impl<E: Decision> ReplicatedLog<E> {
         let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology, master));
         let nodes = 1..=topology.node_count() as u64;
         let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
-        let (asks, wish) = (master.is_some(), false);
+        let (has_preferred_master, requests_leadership) = (master.is_some(), false);
         Self {
             paxos,
             shared,
             stall,
             hearing,
             preference,
-            asks,
-            wish,
+            has_preferred_master,
+            requests_leadership,
             nodes,
             promises,
             taken,
@@ -183,8 +183,8 @@ impl<E: Decision> ReplicatedLog<E> {
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
         let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
         let is_due = self.preference.is_due(&self.hearing, followed);
-        self.wish |= is_due && self.asks;
-        if self.stall.is_over(is_following) || (is_due && !self.asks) {
+        self.requests_leadership |= is_due && self.has_preferred_master;
+        if self.stall.is_over(is_following) || (is_due && !self.has_preferred_master) {
             self.paxos.try_become_leader();
         }
         if let Some(hears) = self.hearing.tick() {
@@ -199,8 +199,8 @@ impl<E: Decision> ReplicatedLog<E> {
         self.paxos.reconnected(pid(peer));
     }
 
-    pub(super) fn takes_wish(&mut self) -> bool {
-        std::mem::take(&mut self.wish)
+    pub(super) fn take_leadership_request(&mut self) -> bool {
+        std::mem::take(&mut self.requests_leadership)
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -246,8 +246,8 @@ impl<E: Decision> ReplicatedLog<E> {
     pub(super) fn take_ready(&mut self) -> Ready<E> {
         self.collect_outgoing();
         let outgoing = std::mem::take(&mut self.outgoing);
-        let encode = |(to, said): (NodeId, AgreementMessage<E>)| {
-            (to, postcard::to_stdvec(&said).expect("a message can be encoded"))
+        let encode = |(to, message): (NodeId, AgreementMessage<E>)| {
+            (to, postcard::to_stdvec(&message).expect("a message can be encoded"))
         };
         let messages = outgoing.into_iter().map(encode).collect();
         let (skipped, decided) = self.newly_decided();

@@ -67,13 +67,13 @@ pub struct Batch {
     pub first_sequence: u64,
     /// Whether a master created it, under asynchronous replication: it is void if no cut of its
     /// master term contains it.
-    pub is_of_reign: bool,
+    pub is_of_master: bool,
     /// The requests, in the order of their arrival.
     pub requests: Vec<Request>,
 }
 
 /// Added to the source of a master's batch: no node has so large a number.
-const OF_REIGN: u16 = 1 << 15;
+const OF_MASTER: u16 = 1 << 15;
 
 /// The maximum bytes of a request in addition to its arguments and keys: its kind, its origin, its
 /// procedure, and lengths.
@@ -221,8 +221,8 @@ impl Batch {
     pub fn encode(&self) -> Bytes {
         let requests: usize = self.requests.iter().map(Request::size_hint).sum();
         let mut out = Vec::with_capacity(64 + requests);
-        assert!(self.source.0 < OF_REIGN, "node ids are small enough");
-        out.put_u16(self.source.0 | if self.is_of_reign { OF_REIGN } else { 0 });
+        assert!(self.source.0 < OF_MASTER, "node ids are small enough");
+        out.put_u16(self.source.0 | if self.is_of_master { OF_MASTER } else { 0 });
         out.put_u64(self.bid.0);
         out.put_u64(self.first_sequence);
         out.put_varint(self.requests.len() as u64);
@@ -252,7 +252,7 @@ impl streams::Batch for Batch {
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let source = from.u16("batch source")?;
-        let (source, is_of_reign) = (NodeId(source & !OF_REIGN), source & OF_REIGN != 0);
+        let (source, is_of_master) = (NodeId(source & !OF_MASTER), source & OF_MASTER != 0);
         let bid = Bid(from.u64("batch id")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
@@ -263,7 +263,7 @@ impl streams::Batch for Batch {
         if !from.is_empty() {
             return Err(DecodeError::new("batch"));
         }
-        Ok(Self { source, bid, first_sequence, is_of_reign, requests })
+        Ok(Self { source, bid, first_sequence, is_of_master, requests })
     }
 
     fn check(&self) -> Result<(), DecodeError> {
@@ -319,7 +319,7 @@ pub(super) mod tests {
             Request { txn, program, footprint, shards, origin }
         };
         let requests = all.into_iter().enumerate().map(request).collect();
-        Batch { source, bid: Bid(7), first_sequence: 40, is_of_reign: false, requests }
+        Batch { source, bid: Bid(7), first_sequence: 40, is_of_master: false, requests }
     }
 
     /// The largest requests of each kind: the bytes in addition to the arguments are within the
@@ -341,8 +341,8 @@ pub(super) mod tests {
     /// Calvin §3.1: a batch is replicated as the transactional input.
     #[test]
     fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
-        let of_reign = Batch { is_of_reign: true, ..batch() };
-        assert_eq!(Batch::decode(&of_reign.encode()), Ok(of_reign));
+        let of_master = Batch { is_of_master: true, ..batch() };
+        assert_eq!(Batch::decode(&of_master.encode()), Ok(of_master));
         let bytes = batch().encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         assert_eq!(batch().check(), Ok(()));

@@ -81,7 +81,7 @@ pub(crate) struct CheckpointTurns {
     /// Whether each peer has reported that it wants a turn or still needs the one that it has.
     wanted: Vec<bool>,
     /// The other state that each peer has reported since it connected.
-    told: Vec<PeerTurnState>,
+    reported: Vec<PeerTurnState>,
     /// The epoch of the cut with which each replica lost its last turn.
     ended: Vec<SnapshotVersion>,
     /// The holder of the turn as of this replica's last proposal, while that is in flight.
@@ -104,7 +104,7 @@ impl CheckpointTurns {
         Self {
             schedule,
             wanted: vec![false; node_count],
-            told: vec![PeerTurnState::default(); node_count],
+            reported: vec![PeerTurnState::default(); node_count],
             ended: vec![SnapshotVersion::ZERO; node_count],
             proposed: None,
             known: None,
@@ -116,8 +116,8 @@ impl CheckpointTurns {
     }
 
     /// Forgets the reported state of a peer that may have restarted.
-    pub(super) fn forget_told(&mut self, peer: NodeId) {
-        self.told[peer.index()] = PeerTurnState::default();
+    pub(super) fn forget_reported(&mut self, peer: NodeId) {
+        self.reported[peer.index()] = PeerTurnState::default();
     }
 
     /// The version at which this replica is frozen for its checkpoint.
@@ -153,12 +153,12 @@ impl Inputs<Calvin> {
         let is_mine = self.extension.turns.applied == me
             && self.extension.turns.known == me
             && !self.extension.turns.is_used;
-        let goes_on = |peer: NodeId| {
-            let told = self.extension.turns.told[peer.index()];
-            let has_heard = told.known >= self.extension.turns.ended[peer.index()];
-            !self.replica.is_up[peer.index()] || has_heard && !told.is_frozen
+        let is_running = |peer: NodeId| {
+            let state = self.extension.turns.reported[peer.index()];
+            let has_heard = state.known >= self.extension.turns.ended[peer.index()];
+            !self.replica.is_up[peer.index()] || has_heard && !state.is_frozen
         };
-        let is_my_turn = is_mine && self.replica.peers().all(goes_on);
+        let is_my_turn = is_mine && self.replica.peers().all(is_running);
         mutate!(FrozenTogether: is_my_turn => true)
     }
 
@@ -215,7 +215,7 @@ impl Inputs<Calvin> {
     }
 
     /// Reports to the peers whether this replica wants a turn.
-    pub(super) fn send_turn(&mut self, cx: &mut Cx<'_, Calvin>) {
+    pub(super) fn send_checkpoint_turn(&mut self, cx: &mut Cx<'_, Calvin>) {
         if self.extension.turns.schedule != CheckpointSchedule::InTurn {
             return;
         }
@@ -228,16 +228,16 @@ impl Inputs<Calvin> {
     }
 
     /// Handles a peer's report of whether it wants a turn.
-    pub(super) fn on_turn(
+    pub(super) fn on_checkpoint_turn(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         from: NodeId,
         wants: bool,
-        told: PeerTurnState,
+        state: PeerTurnState,
     ) {
         self.extension.turns.wanted[from.index()] = wants;
-        self.extension.turns.told[from.index()] = told;
-        if told.is_frozen && self.extension.turns.frozen.is_some() {
+        self.extension.turns.reported[from.index()] = state;
+        if state.is_frozen && self.extension.turns.frozen.is_some() {
             // One of them was disconnected and has yet to learn that its turn is over.
             cx.mark("inputs.frozen_together");
         }

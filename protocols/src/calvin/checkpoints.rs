@@ -33,7 +33,7 @@ impl Calvin {
 
     /// Called before an epoch runs. If the store has one version of each record, the epoch's writes
     /// overwrite the versions that no reader needs and to which no master rolls back.
-    pub(super) fn let_overwrite(&self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn overwrite_unneeded(&self, cx: &mut Cx<'_, Self>) {
         if self.state.options.checkpoints == Checkpoints::Zigzag {
             let inputs = &self.state.inputs;
             let kept = inputs.cut.confirmed.epoch;

@@ -64,12 +64,12 @@ impl Host for Calvin {
     type Extension = Extension;
 
     fn is_in(cut: &Cut, batch: &Batch) -> bool {
-        match cut.reign {
+        match cut.master_term {
             // A master's batch that no cut of its master term contains is void.
-            None => !batch.is_of_reign,
-            Some(reign) => {
-                let is_of_it =
-                    batch.source() == cut.name.proposer && batch.first_sequence() >= reign.first;
+            None => !batch.is_of_master,
+            Some(master_term) => {
+                let is_of_it = batch.source() == cut.name.proposer
+                    && batch.first_sequence() >= master_term.first;
                 mutate!(VoidRunLater: is_of_it => true)
             }
         }
@@ -88,7 +88,7 @@ impl Host for Calvin {
     }
 
     fn lead(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
-        log.reign(cx, true);
+        log.fix_and_propose(cx, true);
     }
 
     fn last_early(log: &Inputs<Self>) -> Option<SnapshotVersion> {
@@ -105,11 +105,11 @@ impl Host for Calvin {
         epoch: SnapshotVersion,
         cut: &Cut,
     ) -> bool {
-        log.confirm_or_give_up(cx, epoch, cut)
+        log.confirm_or_discard(cx, epoch, cut)
     }
 
     fn on_skipped(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
-        log.give_up_all(cx);
+        log.discard_undecided(cx);
     }
 
     fn first_needed(log: &Inputs<Self>) -> Option<LogPosition> {
@@ -126,15 +126,15 @@ impl Host for Calvin {
     }
 
     fn on_tick(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
-        log.ask_to_lead(cx);
+        log.request_mastership(cx);
     }
 
     fn on_progress_sent(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
-        log.send_turn(cx);
+        log.send_checkpoint_turn(cx);
     }
 
     fn on_peer_up(log: &mut Inputs<Self>, peer: NodeId) {
-        log.extension.turns.forget_told(peer);
+        log.extension.turns.forget_reported(peer);
     }
 
     fn on_decided(
@@ -153,7 +153,7 @@ impl Host for Calvin {
         cut: &Cut,
     ) {
         log.extension.turns.apply(cut.turn);
-        log.note_reign(cx, epoch, cut);
+        log.note_master_term(cx, epoch, cut);
     }
 
     fn on_confirmed(
@@ -167,7 +167,7 @@ impl Host for Calvin {
 
     fn on_installed(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
         log.skip_early(log.cut.applied);
-        log.forget_reign(cx);
+        log.forget_master_term(cx);
     }
 
     fn next_turn(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) -> Option<NodeId> {

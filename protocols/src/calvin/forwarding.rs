@@ -58,7 +58,7 @@ struct ForwardedRequest {
     term: Term,
     ticket: Ticket,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    again: Option<RetryableRequest>,
+    retryable: Option<RetryableRequest>,
 }
 
 /// The origin of a request that is put into a batch.
@@ -95,7 +95,7 @@ impl Forwarding {
     /// Removes the request that was sent under this name. Returns its client, and the program if it
     /// may have to be sequenced again.
     pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<RetryableRequest>)> {
-        let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
+        let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.retryable));
         awaited.or_else(|| {
             let (_, waiting) = self.sent.remove(&token)?;
             Some((waiting.ticket, RetryableRequest::of(&waiting.request)))
@@ -126,7 +126,7 @@ fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
 
 impl Calvin {
     /// Accepts a request for the master, whichever replica that is.
-    pub(super) fn take_for_master(
+    pub(super) fn queue_for_master(
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
@@ -144,7 +144,7 @@ impl Calvin {
         if self.state.forwarding.waiting.is_empty() || self.state.inputs.is_rejoining() {
             return;
         }
-        if self.state.inputs.takes() {
+        if self.state.inputs.accepts_requests() {
             while let Some(Waiting { ticket, request, .. }) = self.next_to_go(cx, false) {
                 self.put_in_batch(cx, Requester::Client(ticket), request);
             }
@@ -226,8 +226,14 @@ impl Calvin {
         let sequencer = &self.state.sequencer;
         let is_full = sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX
             || sequencer.is_full(self.state.options.batch_bytes);
-        let reign = self.state.inputs.extension.mastery.reign.filter(|_| self.state.inputs.takes());
-        let Some(reign) = reign.filter(|_| !is_full) else {
+        let master_term = self
+            .state
+            .inputs
+            .extension
+            .mastery
+            .master_term
+            .filter(|_| self.state.inputs.accepts_requests());
+        let Some(master_term) = master_term.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
             let tokens = requests.into_iter().map(|(token, _)| token).collect();
             return cx.send(node, Message::ForwardRejected { tokens });
@@ -236,7 +242,10 @@ impl Calvin {
         for (token, request) in requests {
             self.put_in_batch(cx, Requester::Replica(from, token), request.unplaced(0));
         }
-        cx.send(node, Message::ForwardAccepted { taken: Accepted { term: reign.term, tokens } });
+        cx.send(
+            node,
+            Message::ForwardAccepted { accepted: Accepted { term: master_term.term, tokens } },
+        );
     }
 
     /// Handles the master's reply that it has accepted requests of this replica.
@@ -252,12 +261,12 @@ impl Calvin {
         for token in tokens {
             // The request may have run before this reply arrived.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
-            let (ticket, again) = (waiting.ticket, RetryableRequest::of(&waiting.request));
+            let (ticket, retryable) = (waiting.ticket, RetryableRequest::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
             if term < forwarding.run && !is_named() {
-                tell_void(cx, ticket);
+                answer_void(cx, ticket);
             } else {
-                forwarding.awaited.insert(*token, ForwardedRequest { term, ticket, again });
+                forwarding.awaited.insert(*token, ForwardedRequest { term, ticket, retryable });
             }
         }
         if was_refused {
@@ -321,30 +330,30 @@ impl Calvin {
         let first =
             current.first().map_or(inputs.streams.next_sequence, |first| first.txn.sequence());
         inputs.extension.mastery.has_collected = !current.is_empty();
-        let before = inputs.extension.mastery.reign;
-        inputs.update_reign(cx, first);
-        let reign = inputs.extension.mastery.reign;
+        let before = inputs.extension.mastery.master_term;
+        inputs.update_master_term(cx, first);
+        let master_term = inputs.extension.mastery.master_term;
         if !inputs.is_asynchronous() {
             return;
         }
-        match reign {
-            None => self.put_back(cx),
-            Some(reign) if before.is_none_or(|before| before.term != reign.term) => {
+        match master_term {
+            None => self.requeue_collected(cx),
+            Some(master_term) if before.is_none_or(|before| before.term != master_term.term) => {
                 let in_flight = &mut self.state.sequencer.in_flight;
                 let collected = in_flight.iter_mut().filter(|it| it.txn.sequence() >= first);
-                collected.for_each(|it| it.term = reign.term);
+                collected.for_each(|it| it.term = master_term.term);
             }
             Some(_) => {}
         }
-        if self.state.inputs.takes() {
+        if self.state.inputs.accepts_requests() {
             self.dispatch(cx);
         }
-        self.state.inputs.reign(cx, false);
+        self.state.inputs.fix_and_propose(cx, false);
     }
 
     /// Re-queues the collected requests for the next master: the master term has ended before they
     /// were in a batch.
-    fn put_back(&mut self, cx: &mut Cx<'_, Self>) {
+    fn requeue_collected(&mut self, cx: &mut Cx<'_, Self>) {
         let sequencer = &mut self.state.sequencer;
         sequencer.current_bytes = 0;
         let collected = std::mem::take(&mut sequencer.current);
@@ -356,9 +365,9 @@ impl Calvin {
         for (request, waiting) in collected.into_iter().zip(in_flight) {
             assert_eq!(request.txn, waiting.txn, "collected requests are in flight, in order");
             // A peer's request had a name, and the peer will find that it is void.
-            let tries = waiting.again.map_or(0, |again| again.tries);
+            let tries = waiting.retryable.map_or(0, |retryable| retryable.tries);
             if let Some(ticket) = waiting.ticket {
-                self.take_for_master(cx, ticket, request.unplaced(tries));
+                self.queue_for_master(cx, ticket, request.unplaced(tries));
             }
         }
     }
@@ -425,25 +434,25 @@ impl Calvin {
                 self.answer(cx, ticket, (txn, version), finished);
             }
         }
-        let Some(reign) = cut.reign else { return };
+        let Some(master_term) = cut.master_term else { return };
         if !self.state.inputs.is_asynchronous() {
             let end = self.end_of_own(cut);
             return self.skip_void(cx, end);
         }
-        self.state.forwarding.run = reign.term;
+        self.state.forwarding.run = master_term.term;
         let mut void = Vec::new();
         self.state.forwarding.awaited.retain(|_, awaited| {
-            let stays = awaited.term >= reign.term;
+            let stays = awaited.term >= master_term.term;
             if !stays {
                 void.push(awaited.ticket);
             }
             stays
         });
         let in_flight = &mut self.state.sequencer.in_flight;
-        while let Some(waiting) = in_flight.pop_front_if(|first| first.term < reign.term) {
+        while let Some(waiting) = in_flight.pop_front_if(|first| first.term < master_term.term) {
             void.extend(waiting.ticket);
         }
-        void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+        void.into_iter().for_each(|ticket| answer_void(cx, ticket));
     }
 
     /// The sequence number below which this node's requests are in batches that a cut covers. If
@@ -458,20 +467,20 @@ impl Calvin {
 
     /// The same if tables are partitioned, once an epoch of a master term is confirmed: requests
     /// that earlier masters have accepted and no cut contains are void.
-    pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        let Some(reign) = cut.reign else { return };
+    pub(super) fn answer_void_requests(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
+        let Some(master_term) = cut.master_term else { return };
         if !self.state.inputs.is_asynchronous() {
             let end = self.end_of_own(cut);
             let void = self.void_in_flight(|it| it.txn.sequence() < end);
-            return void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+            return void.into_iter().for_each(|ticket| answer_void(cx, ticket));
         }
-        if std::mem::replace(&mut self.state.forwarding.run, reign.term) == reign.term {
+        if std::mem::replace(&mut self.state.forwarding.run, master_term.term) == master_term.term {
             return;
         }
         let Some(shards) = &self.state.shards else { return };
         let mut void = Vec::new();
         self.state.forwarding.awaited.retain(|token, awaited| {
-            let stays = awaited.term >= reign.term || shards.names(*token);
+            let stays = awaited.term >= master_term.term || shards.names(*token);
             if !stays {
                 void.push(awaited.ticket);
             }
@@ -479,8 +488,8 @@ impl Calvin {
         });
         let collected = self.state.sequencer.current.first().map(|first| first.txn.sequence());
         let is_batched = |it: &InFlight| collected.is_none_or(|first| it.txn.sequence() < first);
-        void.extend(self.void_in_flight(|it| it.term < reign.term && is_batched(it)));
-        void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+        void.extend(self.void_in_flight(|it| it.term < master_term.term && is_batched(it)));
+        void.into_iter().for_each(|ticket| answer_void(cx, ticket));
     }
 
     /// Ends the requests in flight for which `is_it` returns true and that no cut of a partitioned
@@ -505,7 +514,7 @@ impl Calvin {
     pub(super) fn skip_void(&mut self, cx: &mut Cx<'_, Self>, sequence: u64) {
         let in_flight = &mut self.state.sequencer.in_flight;
         while let Some(first) = in_flight.pop_front_if(|first| first.txn.sequence() < sequence) {
-            first.ticket.into_iter().for_each(|ticket| tell_void(cx, ticket));
+            first.ticket.into_iter().for_each(|ticket| answer_void(cx, ticket));
         }
     }
 
@@ -532,7 +541,7 @@ impl Calvin {
     }
 }
 
-fn tell_void(cx: &mut Cx<'_, Calvin>, ticket: Ticket) {
+fn answer_void(cx: &mut Cx<'_, Calvin>, ticket: Ticket) {
     cx.mark("calvin.void");
     cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
 }

@@ -34,7 +34,7 @@ use crate::inputs::IN_FLIGHT_MAX;
 
 /// The maximum bytes of outcomes retained for a frozen replica. At 200 bytes each, these are
 /// 300,000 outcomes that it has not acknowledged. It answers older ones itself, later.
-const KEPT_BYTES_MAX: usize = 64 << 20;
+const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum size of an outcome that is retained, because it must fit in a frame. A longer one is
 /// answered later, as above.
@@ -44,18 +44,18 @@ const OUTCOME_BYTES_MAX: usize = 24 << 20;
 #[derive(Default)]
 pub(super) struct Outcomes {
     /// The outcomes of the requests of the replica that has the turn.
-    kept: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
-    kept_bytes: usize,
+    retained: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
+    retained_bytes: usize,
     /// That replica.
     of: Option<NodeId>,
     /// The peers that have requested new outcomes.
-    asked_by: BTreeSet<NodeId>,
+    requested_by: BTreeSet<NodeId>,
     /// The peer that this replica requests outcomes from.
-    asked: Option<NodeId>,
+    requested_from: Option<NodeId>,
     /// The last epoch for which a peer has sent outcomes.
     have: SnapshotVersion,
     /// The last epoch of which a client was answered before this replica has run it.
-    pub told: SnapshotVersion,
+    pub answered_upto: SnapshotVersion,
     /// The number of requests in flight whose clients were answered.
     pub answered: usize,
     /// Read-only programs that wait until this replica has caught up.
@@ -65,16 +65,16 @@ pub(super) struct Outcomes {
 impl Outcomes {
     /// Drops the outcomes of epochs up to `have`, which the replica has received.
     fn drop_upto(&mut self, have: SnapshotVersion) {
-        let kept = self.kept.split_off(&have.next());
-        let gone = std::mem::replace(&mut self.kept, kept);
-        self.kept_bytes -= gone.values().flatten().map(RemoteResults::len).sum::<usize>();
+        let retained = self.retained.split_off(&have.next());
+        let gone = std::mem::replace(&mut self.retained, retained);
+        self.retained_bytes -= gone.values().flatten().map(RemoteResults::len).sum::<usize>();
     }
 
-    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<RemoteResults>) {
-        self.kept_bytes += items.iter().map(RemoteResults::len).sum::<usize>();
-        self.kept.entry(epoch).or_default().extend(items);
-        while self.kept_bytes > KEPT_BYTES_MAX
-            && let Some((oldest, _)) = self.kept.first_key_value()
+    fn retain(&mut self, epoch: SnapshotVersion, results: Vec<RemoteResults>) {
+        self.retained_bytes += results.iter().map(RemoteResults::len).sum::<usize>();
+        self.retained.entry(epoch).or_default().extend(results);
+        while self.retained_bytes > RETAINED_BYTES_MAX
+            && let Some((oldest, _)) = self.retained.first_key_value()
         {
             self.drop_upto(*oldest);
         }
@@ -89,12 +89,12 @@ impl Calvin {
 
     /// The replica for whose requests outcomes must be retained in an epoch with this turn, because
     /// it may be frozen.
-    pub(super) fn is_kept_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
+    pub(super) fn outcomes_retained_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
         turn.filter(|replica| *replica != self.state.inputs.replica.me)
     }
 
     /// Retains and sends outcomes of requests of the replica that has the turn.
-    pub(super) fn keep_outcomes(
+    pub(super) fn retain_outcomes(
         &mut self,
         cx: &mut Cx<'_, Self>,
         replica: NodeId,
@@ -106,45 +106,46 @@ impl Calvin {
             outcomes.drop_upto(SnapshotVersion(u64::MAX - 1));
             outcomes.of = Some(replica);
         }
-        let item = |(sequence, went): &(u64, ShardOutcome)| {
-            RemoteResult::Outcome(TxnId::new(node, *sequence), went.clone())
+        let item = |(sequence, outcome): &(u64, ShardOutcome)| {
+            RemoteResult::Outcome(TxnId::new(node, *sequence), outcome.clone())
         };
         let is_short = |item: &RemoteResult| item.weight() <= OUTCOME_BYTES_MAX;
-        let items: Vec<RemoteResult> = results.iter().map(item).filter(is_short).collect();
-        if items.is_empty() {
+        let entries: Vec<RemoteResult> = results.iter().map(item).filter(is_short).collect();
+        if entries.is_empty() {
             return;
         }
         let all =
-            RemoteResults::split((epoch, Lineage::default()), &items, self.state.message_bytes);
-        if outcomes.asked_by.contains(&replica) {
-            all.iter().for_each(|items| cx.send(node, Message::Outcomes { items: items.clone() }));
+            RemoteResults::split((epoch, Lineage::default()), &entries, self.state.message_bytes);
+        if outcomes.requested_by.contains(&replica) {
+            all.iter()
+                .for_each(|entries| cx.send(node, Message::Outcomes { outcomes: entries.clone() }));
         }
-        outcomes.keep(epoch, all);
+        outcomes.retain(epoch, all);
     }
 
     /// While this replica has the turn, acknowledges the outcomes received so far to its peers, and
     /// requests further ones from one of them.
-    pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn request_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
         let is_up = |replica: &NodeId| inputs.replica.is_up[replica.index()];
         let outcomes = &mut self.state.outcomes;
         if !inputs.has_turn() {
             // The peer that was asked learns of this from the cuts.
-            outcomes.asked = None;
+            outcomes.requested_from = None;
             return;
         }
         let applied = inputs.cut.applied;
         outcomes.have = outcomes.have.max(applied);
-        let asked = outcomes.asked.filter(is_up);
-        if outcomes.asked.is_some() && asked.is_none() {
+        let peer = outcomes.requested_from.filter(is_up);
+        if outcomes.requested_from.is_some() && peer.is_none() {
             cx.mark("calvin.outcomes_asked_again");
         }
         let distance =
             |peer: &NodeId| inputs.replica.topology.one_way_between(inputs.replica.me, *peer);
         let peers = || inputs.replica.topology.peers_of(inputs.replica.me).filter(is_up);
-        outcomes.asked = asked.or_else(|| peers().min_by_key(distance));
+        outcomes.requested_from = peer.or_else(|| peers().min_by_key(distance));
         for peer in peers() {
-            let is_wanted = outcomes.asked == Some(peer);
+            let is_wanted = outcomes.requested_from == Some(peer);
             let after = outcomes.have;
             cx.send(inputs.node(peer), Message::OutcomesRequest { after, is_wanted });
         }
@@ -165,20 +166,21 @@ impl Calvin {
             outcomes.drop_upto(after);
         }
         if !is_wanted {
-            outcomes.asked_by.remove(&replica);
+            outcomes.requested_by.remove(&replica);
             return;
         }
-        if outcomes.asked_by.insert(replica) && outcomes.of == Some(replica) {
-            let kept = outcomes.kept.values().flatten();
-            kept.for_each(|items| cx.send(from, Message::Outcomes { items: items.clone() }));
+        if outcomes.requested_by.insert(replica) && outcomes.of == Some(replica) {
+            let retained = outcomes.retained.values().flatten();
+            retained
+                .for_each(|results| cx.send(from, Message::Outcomes { outcomes: results.clone() }));
         }
     }
 
     /// Handles the loss of the connection to a peer, and of the messages in flight.
-    pub(super) fn forget_asked(&mut self, replica: NodeId) {
+    pub(super) fn forget_outcome_requests(&mut self, replica: NodeId) {
         let outcomes = &mut self.state.outcomes;
-        outcomes.asked_by.remove(&replica);
-        outcomes.asked.take_if(|asked| *asked == replica);
+        outcomes.requested_by.remove(&replica);
+        outcomes.requested_from.take_if(|peer| *peer == replica);
     }
 
     /// Handles outcomes of this replica's requests from a peer.
@@ -186,32 +188,32 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        items: &RemoteResults,
+        results: &RemoteResults,
     ) {
         if self.state.inputs.replica.group.member(from).is_none() {
             return cx.mark("calvin.not_of_the_group");
         }
         let me = self.state.inputs.node(self.state.inputs.replica.me);
-        self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
-        for item in items.read().expect("the message was checked on arrival") {
-            if let RemoteResult::Outcome(txn, went) = item
+        self.state.outcomes.have = self.state.outcomes.have.max(results.epoch);
+        for item in results.read().expect("the message was checked on arrival") {
+            if let RemoteResult::Outcome(txn, outcome) = item
                 && txn.node() == me
             {
-                self.tell_early(cx, items.epoch, txn.sequence(), &went);
+                self.answer_from_peer(cx, results.epoch, txn.sequence(), &outcome);
             }
         }
     }
 
     /// Answers the client of a request that another replica has run and this one has not.
-    pub(super) fn tell_early(
+    pub(super) fn answer_from_peer(
         &mut self,
         cx: &mut Cx<'_, Self>,
         version: SnapshotVersion,
         sequence: u64,
-        went: &ShardOutcome,
+        outcome: &ShardOutcome,
     ) {
         // A request that left its footprint is sequenced again after it has run on this replica.
-        let ShardOutcome::Ran(result) = went else { return };
+        let ShardOutcome::Ran(result) = outcome else { return };
         let in_flight = &mut self.state.sequencer.in_flight;
         let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
             return cx.mark("calvin.outcome_late");
@@ -224,7 +226,7 @@ impl Calvin {
         let txn = TxnId::new(self.state.inputs.node(self.state.inputs.replica.me), sequence);
         let outcomes = &mut self.state.outcomes;
         outcomes.answered += 1;
-        outcomes.told = outcomes.told.max(version);
+        outcomes.answered_upto = outcomes.answered_upto.max(version);
         self.state.counters.txns_answered_for += 1;
         let outcome = match result.clone() {
             Ok(result) => Outcome::Committed { txn, version, result },
@@ -240,19 +242,19 @@ impl Calvin {
     pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
         let frozen = self.state.inputs.extension.turns.frozen();
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
-        self.ask_outcomes(cx);
-        self.tell_frozen(cx);
+        self.request_outcomes(cx);
+        self.send_frozen(cx);
         mutate!(OutcomesInvented: () => outcomes_invented(self, cx, version));
     }
 
     /// Whether a read of the local state would miss transactions whose clients were answered.
     pub(super) fn must_wait(&self) -> bool {
-        self.state.outcomes.told > self.state.inputs.cut.applied
+        self.state.outcomes.answered_upto > self.state.inputs.cut.applied
     }
 
     /// Queues read-only programs until this replica has run all transactions whose clients were
     /// answered.
-    pub(super) fn let_wait(&mut self, cx: &mut Cx<'_, Self>, reads: Vec<(Ticket, Program)>) {
+    pub(super) fn queue_reads(&mut self, cx: &mut Cx<'_, Self>, reads: Vec<(Ticket, Program)>) {
         cx.mark("calvin.read_waits");
         for read in reads {
             if self.state.outcomes.reads.len() < IN_FLIGHT_MAX {
@@ -275,6 +277,6 @@ impl Calvin {
 fn outcomes_invented(calvin: &mut Calvin, cx: &mut Cx<'_, Calvin>, version: SnapshotVersion) {
     let sequences: Vec<u64> =
         calvin.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
-    let went = ShardOutcome::Ran(Ok(Vec::new()));
-    sequences.into_iter().for_each(|it| calvin.tell_early(cx, version, it, &went));
+    let outcome = ShardOutcome::Ran(Ok(Vec::new()));
+    sequences.into_iter().for_each(|it| calvin.answer_from_peer(cx, version, it, &outcome));
 }

@@ -9,7 +9,7 @@ use super::Cut;
 use super::batch::{Batch, tests::batch};
 use super::messages::{Accepted, Message};
 use super::recovery::{EpochRecord, ShardEpochRecord};
-use super::shards::chunks::tests::pieces;
+use super::shards::chunks::tests::chunks;
 use super::shards::remote_results::{RemoteResult, RemoteResults};
 use super::shards::slice::Lineage;
 use super::shards::slice::tests::slice;
@@ -46,8 +46,8 @@ fn calvin_batches() {
 
 fn record() -> EpochRecord {
     let heads = vec![Bid(1), Bid(300), Bid(0)];
-    let reign = Some(MasterTerm { term: Term::default(), first: 300 });
-    let cut = Cut { heads, removed: vec![NodeId(1)], reign, ..Cut::default() };
+    let master_term = Some(MasterTerm { term: Term::default(), first: 300 });
+    let cut = Cut { heads, removed: vec![NodeId(1)], master_term, ..Cut::default() };
     EpochRecord { epoch: SnapshotVersion(5), cut: Some(cut), of_shards: None }
 }
 
@@ -59,12 +59,12 @@ fn divided_record() -> EpochRecord {
         .map(|it| RemoteResult::Reads(txn, it));
     let all = [vec![RemoteResult::Outcome(txn, ShardOutcome::FootprintViolated)], parts.to_vec()]
         .concat();
-    let items = RemoteResults::new((SnapshotVersion(5), Lineage(300)), &all);
+    let results = RemoteResults::new((SnapshotVersion(5), Lineage(300)), &all);
     let of_shards = ShardEpochRecord {
-        came: vec![slice.clone()],
-        received: vec![(shard, items.clone())],
+        received_slices: vec![slice.clone()],
+        received: vec![(shard, results.clone())],
         sent: vec![(shard, slice)],
-        served: vec![(shard, items)],
+        served: vec![(shard, results)],
         dropped: vec![(shard, SnapshotVersion(4))],
     };
     EpochRecord { of_shards: Some(of_shards), ..record() }
@@ -112,21 +112,21 @@ fn look_at_message(input: &[u8]) -> Outcome {
 
 #[test]
 fn calvin_messages() {
-    let items = divided_record().of_shards.unwrap().served[0].1.clone();
-    let piece = Message::SliceChunk { piece: pieces().swap_remove(1) };
+    let results = divided_record().of_shards.unwrap().served[0].1.clone();
+    let chunk = Message::SliceChunk { chunk: chunks().swap_remove(1) };
     let request = batch().requests.swap_remove(2);
     let forward = Message::Forward { requests: vec![(300, request)] };
-    let taken = Message::ForwardAccepted {
-        taken: Accepted { term: Term::default(), tokens: vec![300, 1] },
+    let accepted = Message::ForwardAccepted {
+        accepted: Accepted { term: Term::default(), tokens: vec![300, 1] },
     };
     let all = [
         Message::Slice { slice: slice() },
-        piece,
-        Message::RemoteResults { items },
+        chunk,
+        Message::RemoteResults { results },
         Message::SlicesDecided { upto: SnapshotVersion(5), name: slice().cut.name },
         Message::Unsubscribe {},
         forward,
-        taken,
+        accepted,
         Message::ForwardRejected { tokens: vec![7] },
     ];
     let bytes = |message: &Message| {

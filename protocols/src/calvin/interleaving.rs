@@ -10,29 +10,29 @@ use super::batch::Batch;
 /// the first batch of each sequencer, then the second of each, and so on. A sequencer with many
 /// requests therefore does not delay the others.
 pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
-    let mut placed = turns(batches);
-    // The sort is stable: within a turn batches stay sorted by sequencer.
-    placed.sort_by_key(|(turn, _)| *turn);
+    let mut placed = rounds(batches);
+    // The sort is stable: within a round batches stay sorted by sequencer.
+    placed.sort_by_key(|(round, _)| *round);
     mutate!(RoundRobinDiffers: () => round_robin_differs(&mut placed, first_of_all));
     placed.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// Pairs each batch, of those sorted by sequencer and then by number, with the number of its
 /// sequencer's batches before it.
-pub(super) fn turns(batches: Vec<Arc<Batch>>) -> Vec<(usize, Arc<Batch>)> {
+pub(super) fn rounds(batches: Vec<Arc<Batch>>) -> Vec<(usize, Arc<Batch>)> {
     let mut placed: Vec<(usize, Arc<Batch>)> = Vec::with_capacity(batches.len());
     for batch in batches {
-        let turn = match placed.last() {
-            Some((turn, before)) if before.source == batch.source => turn + 1,
+        let round = match placed.last() {
+            Some((round, before)) if before.source == batch.source => round + 1,
             _ => 0,
         };
-        placed.push((turn, batch));
+        placed.push((round, batch));
     }
     placed
 }
 
 fn round_robin_differs(placed: &mut [(usize, Arc<Batch>)], first_of_all: u16) {
-    placed.sort_by_key(|(turn, batch)| (*turn, batch.source.0 != first_of_all));
+    placed.sort_by_key(|(round, batch)| (*round, batch.source.0 != first_of_all));
 }
 
 #[cfg(test)]
@@ -46,16 +46,16 @@ mod tests {
     fn sequencers_take_turns_by_batch() {
         let batch = |(source, bid)| {
             let (source, bid) = (NodeId(source), Bid(bid));
-            let (first_sequence, is_of_reign) = (1, false);
-            Arc::new(Batch { source, bid, first_sequence, is_of_reign, requests: Vec::new() })
+            let (first_sequence, is_of_master) = (1, false);
+            Arc::new(Batch { source, bid, first_sequence, is_of_master, requests: Vec::new() })
         };
         let of = |places: &[(u16, u64)]| places.iter().copied().map(batch).collect();
         let places = |batches: Vec<Arc<Batch>>| -> Vec<(u16, u64)> {
             batches.iter().map(|batch| (batch.source.0, batch.bid.0)).collect()
         };
         let sorted = of(&[(0, 7), (1, 2), (1, 3), (1, 4), (4, 9), (4, 10)]);
-        let turns = [(0, 7), (1, 2), (4, 9), (1, 3), (4, 10), (1, 4)];
-        assert_eq!(places(round_robin(sorted, 4)), turns);
+        let rounds = [(0, 7), (1, 2), (4, 9), (1, 3), (4, 10), (1, 4)];
+        assert_eq!(places(round_robin(sorted, 4)), rounds);
         assert_eq!(places(round_robin(Vec::new(), 0)), []);
     }
 }

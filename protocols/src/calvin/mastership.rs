@@ -61,7 +61,7 @@ const EARLY_MAX: usize = 256;
 pub(super) const NUMBERS_SKIPPED: u64 = 1 << 30;
 
 /// The maximum time for which a master that was asked to transfer mastership accepts no requests.
-const YIELD_MAX: Span = Span::from_ms(3_000);
+const TRANSFER_MAX: Span = Span::from_ms(3_000);
 
 /// A cut that this replica has fixed.
 pub(crate) struct Early {
@@ -92,9 +92,9 @@ pub(crate) struct Mastership {
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
     /// The master of the confirmed epoch and its term, if known.
-    reign_confirmed: Option<(NodeId, MasterTerm)>,
+    confirmed_term: Option<(NodeId, MasterTerm)>,
     /// `Some` while this replica leads.
-    pub reign: Option<MasterTerm>,
+    pub master_term: Option<MasterTerm>,
     /// This replica's term in which all cuts preserved from earlier terms are decided and applied.
     opened: Term,
     /// Whether a cut of the master term was fixed.
@@ -110,7 +110,7 @@ pub(crate) struct Mastership {
     /// Whether transactions were accepted that are in no batch yet.
     pub has_collected: bool,
     /// The master and master term of the applied epoch.
-    reign_applied: Option<(NodeId, MasterTerm)>,
+    applied_term: Option<(NodeId, MasterTerm)>,
     /// Cuts from this epoch on, which were returned to the protocol, are void. Set until the
     /// protocol has handled that.
     void_from: Option<SnapshotVersion>,
@@ -121,8 +121,8 @@ impl Mastership {
         Self {
             preferred,
             early: VecDeque::new(),
-            reign_confirmed: None,
-            reign: None,
+            confirmed_term: None,
+            master_term: None,
             opened: Term::default(),
             has_begun: false,
             since: Timestamp::default(),
@@ -130,7 +130,7 @@ impl Mastership {
             has_transferred: false,
             has_returned: false,
             has_collected: false,
-            reign_applied: None,
+            applied_term: None,
             void_from: None,
         }
     }
@@ -171,7 +171,7 @@ impl Inputs<Calvin> {
     }
 
     /// Whether this replica currently accepts transactions as the master.
-    pub(crate) fn takes(&self) -> bool {
+    pub(crate) fn accepts_requests(&self) -> bool {
         self.is_open() && self.extension.mastery.successor.is_none()
     }
 
@@ -180,8 +180,8 @@ impl Inputs<Calvin> {
     fn is_open(&self) -> bool {
         self.extension
             .mastery
-            .reign
-            .is_some_and(|reign| reign.term == self.extension.mastery.opened)
+            .master_term
+            .is_some_and(|master_term| master_term.term == self.extension.mastery.opened)
     }
 
     /// Whether a batch can be created now that a cut will include.
@@ -193,7 +193,7 @@ impl Inputs<Calvin> {
 
     /// Begins or ends this replica's master term to follow agreement. The next transaction that
     /// enters a batch has the number `first`.
-    pub(crate) fn update_reign(&mut self, cx: &mut Cx<'_, Calvin>, first: u64) {
+    pub(crate) fn update_master_term(&mut self, cx: &mut Cx<'_, Calvin>, first: u64) {
         if !self.is_asynchronous() && self.extension.mastery.early.is_empty() {
             return;
         }
@@ -211,15 +211,15 @@ impl Inputs<Calvin> {
             && self.cut.confirmed.epoch.0 == self.agreement().end();
         let mastery = &mut self.extension.mastery;
         if !leads {
-            if mastery.reign.take().is_some() {
+            if mastery.master_term.take().is_some() {
                 cx.mark("calvin.reign_ended");
                 (mastery.successor, mastery.has_transferred) = (None, false);
             }
             return;
         }
-        if mastery.reign.is_none_or(|reign| reign.term != term) {
+        if mastery.master_term.is_none_or(|master_term| master_term.term != term) {
             cx.mark("calvin.reign_begun");
-            mastery.reign = Some(MasterTerm { term, first });
+            mastery.master_term = Some(MasterTerm { term, first });
             mastery.has_begun = false;
             mastery.since = cx.now.at;
             (mastery.successor, mastery.has_transferred) = (None, false);
@@ -251,7 +251,7 @@ impl Inputs<Calvin> {
 
     /// Does the master's work: fixes a cut if there is something new, proposes the fixed cuts whose
     /// batches are available, and transfers mastership if requested.
-    pub(crate) fn reign(&mut self, cx: &mut Cx<'_, Calvin>, is_due: bool) {
+    pub(crate) fn fix_and_propose(&mut self, cx: &mut Cx<'_, Calvin>, is_due: bool) {
         if !self.is_open() {
             return;
         }
@@ -262,7 +262,7 @@ impl Inputs<Calvin> {
             };
             let is_changed = !removed.is_empty() || !readmitted.is_empty();
             // A master that is transferring mastership no longer follows other logs.
-            let follows = self.is_behind() && self.takes();
+            let follows = self.is_behind() && self.accepts_requests();
             let is_asked = follows || is_due && self.barriers.is_asked();
             let fixed = self.fixed_heads();
             let is_further = self.heads_to_fix().iter().zip(fixed).any(|(new, old)| new > old);
@@ -271,7 +271,7 @@ impl Inputs<Calvin> {
             }
         }
         self.propose_early(cx);
-        self.give_way(cx);
+        self.transfer_mastership(cx);
     }
 
     /// The heads of the last cut that is fixed or applied.
@@ -285,7 +285,7 @@ impl Inputs<Calvin> {
         let available = self.streams.available.iter();
         let heads = available.zip(self.fixed_heads()).map(|(new, old)| *new.max(old));
         let mut heads: Heads = heads.collect();
-        heads[self.replica.me.index()] = self.own_log().held;
+        heads[self.replica.me.index()] = self.own_log().received;
         heads
     }
 
@@ -297,10 +297,11 @@ impl Inputs<Calvin> {
         let epoch = last.next();
         self.cut.last_proposal.nonce += 1;
         let name = self.cut.last_proposal;
-        let (rules, reign) = (self.settings.rules.clone(), self.extension.mastery.reign);
+        let (rules, master_term) =
+            (self.settings.rules.clone(), self.extension.mastery.master_term);
         // A master that replies before a cut is decided can't be frozen: see `checkpoint_turns.rs`.
         let turn = None;
-        let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
+        let cut = Cut { name, rules, heads, removed, readmitted, master_term, turn };
         let position = self.replica.persist(cx, &kind::EARLY, encode_early(epoch, &cut));
         self.extension.mastery.early.push_back(Early::fixed(epoch, cut, position));
         self.extension.mastery.has_begun = true;
@@ -328,12 +329,12 @@ impl Inputs<Calvin> {
     }
 
     /// Requests mastership from the leader, if this replica is the preferred master.
-    pub(crate) fn ask_to_lead(&mut self, cx: &mut Cx<'_, Calvin>) {
+    pub(crate) fn request_mastership(&mut self, cx: &mut Cx<'_, Calvin>) {
         if self.cut.installed.is_some() {
             // It could not start yet.
             return;
         }
-        if self.agreement_mut().takes_wish()
+        if self.agreement_mut().take_leadership_request()
             && let Some(leader) =
                 self.agreement().leader().filter(|leader| *leader != self.replica.me)
         {
@@ -345,13 +346,13 @@ impl Inputs<Calvin> {
     /// Handles a peer's request for mastership.
     pub(crate) fn on_request_mastership(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
         if self.is_open() && self.extension.mastery.successor.is_none() {
-            self.extension.mastery.successor = Some((from, cx.now.at + YIELD_MAX));
+            self.extension.mastery.successor = Some((from, cx.now.at + TRANSFER_MAX));
             self.extension.mastery.has_transferred = false;
         }
     }
 
     /// Transfers mastership once all accepted transactions are decided, so that none is lost.
-    fn give_way(&mut self, cx: &mut Cx<'_, Calvin>) {
+    fn transfer_mastership(&mut self, cx: &mut Cx<'_, Calvin>) {
         let Some((to, until)) = self.extension.mastery.successor else { return };
         if cx.now.at >= until {
             cx.mark("calvin.yield_in_vain");

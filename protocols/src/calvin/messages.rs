@@ -2,7 +2,8 @@
 //! between the shards of a region.
 //!
 //! Each variant says who sends it, when, and the effect on the receiver. Sections are those of the
-//! paper.
+//! paper; it has no messages for the delivery between shards, which it leaves to the
+//! implementation.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -57,16 +58,16 @@ messages! {
         /// switches to another replica, when it detects a gap, and in reply to
         /// [`Message::Resubscribe`]. The receiver sends its backlog and then everything new.
         64 => Subscribe {
-            /// The sender has all slices up to this epoch.
+            /// The last epoch through which the sender has all slices.
             slices: SnapshotVersion as Strict<SnapshotVersion>,
-            /// The sender has all rows and outcomes up to this epoch.
-            items: SnapshotVersion as Strict<SnapshotVersion>,
-            /// It was told to go on with that ([`Message::Resubscribe {}`]), and has all that came
-            /// before.
-            goes_on: bool,
+            /// The last epoch through which the sender has all rows and outcomes.
+            results: SnapshotVersion as Strict<SnapshotVersion>,
+            /// Whether this continues a subscription that the receiver paused with
+            /// [`Message::Resubscribe`].
+            is_continued: bool,
         } control "message_other";
-        /// Ends a subscription. A node sends it to the replica that it was subscribed to when it
-        /// switches to another one. The receiver stops sending.
+        /// Not in the paper: ends a subscription. A node sends it to the replica that it was
+        /// subscribed to when it switches to another one. The receiver stops sending.
         72 => Unsubscribe {
         } control "message_other";
         /// §3.1: the requests of an epoch of the sender's shard that the receiver's shard
@@ -76,38 +77,39 @@ messages! {
             /// The slice.
             slice: Slice,
         } bulk "message_slice";
-        /// A chunk of a slice that is too large for one message. The receiver assembles the slice.
+        /// §3.1: a chunk of a slice that is too large for one [`Message::Slice`]. Sent in the place
+        /// of the slice, all chunks in order. The receiver assembles the slice and handles it.
         73 => SliceChunk {
-            /// The part.
-            piece: SliceChunk,
+            /// The chunk, with its number.
+            chunk: SliceChunk,
         } bulk "message_slice";
         /// §3.1.1, asynchronous: the cuts of the slices up to an epoch, which were sent before they
         /// were decided, are now decided. Sent to all subscribers. The receiver may then confirm
         /// these epochs.
         84 => SlicesDecided {
-            /// The epoch.
+            /// The last epoch of the sender's group whose cut is decided.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
-            /// The name of its cut.
+            /// The name of the cut of that epoch: a slice of another cut is void.
             name: ProposalName,
         } bulk "message_other";
-        /// There is more to send than is sent at a time. A node sends it to a subscriber after a
-        /// part of the backlog, or when a checkpoint made it skip epochs. The receiver subscribes
-        /// again.
+        /// Not in the paper: pauses a subscription. A node sends it to a subscriber after a part of
+        /// a large backlog, or when a checkpoint made it skip epochs. The receiver subscribes again
+        /// from after the messages that it has.
         74 => Resubscribe {
         } bulk "message_other";
         /// §3.2, phase 3: rows for transactions of an epoch, and outcomes. Sent to all subscribers
         /// of a shard that needs them, as soon as the sender has them, and from the backlog. The
         /// receiver runs the transactions that wait for them, or answers their clients.
         66 => RemoteResults {
-            /// The rows and results.
-            items: RemoteResults,
+            /// The rows and outcomes of one epoch.
+            results: RemoteResults,
         } bulk "message_items";
-        /// The progress of the sender and its shard. A node sends it to all connected nodes of
-        /// other shards when it has changed. The receiver truncates its stream to the sender's
-        /// shard, and chooses by it the replica to subscribe to.
+        /// Not in the paper: the progress of the sender and its shard. A node sends it to all
+        /// connected nodes of other shards when it has changed. The receiver truncates its stream
+        /// to the sender's shard, and chooses by it the replica to subscribe to.
         67 => ShardProgress {
-            /// All replicas of the sender's shard have persisted the epochs up to this one, and
-            /// need nothing more for them.
+            /// The last epoch that all replicas of the sender's shard have persisted, and for which
+            /// and before which they need no further message.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
             /// The last epoch that the sender has run and confirmed.
             applied: SnapshotVersion as Strict<SnapshotVersion>,
@@ -115,25 +117,25 @@ messages! {
             /// late for long.
             waits_for: Option<NodeId> as SomeNode,
         } control "message_other";
-        /// The reply to a [`Message::Subscribe`] for epochs that the sender has truncated. The
-        /// receiver subscribes to another replica. If none has these epochs, it installs a
-        /// checkpoint of its group.
+        /// Not in the paper: the reply to a [`Message::Subscribe`] for epochs that the sender has
+        /// truncated. The receiver subscribes to another replica. If none has these epochs, it
+        /// installs a checkpoint of its group.
         68 => Truncated {
-            /// The epoch.
+            /// The last truncated epoch.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
         } bulk "message_other";
         /// §5: the sender is frozen at this epoch, and sends no rows of later ones. Sent to all
         /// connected nodes of other shards when it freezes, and to those that connect later. The
         /// receiver subscribes to another replica of the sender's shard.
         81 => Frozen {
-            /// The epoch.
+            /// The last epoch whose rows the sender sends before its checkpoint is durable.
             at: SnapshotVersion as Strict<SnapshotVersion>,
         } control "message_other";
         /// §5: the sender has the checkpoint turn, and has received the outcomes of its requests up
         /// to this epoch. Sent to all connected replicas of its shard at a fixed interval. The
         /// receiver discards older retained outcomes.
         82 => OutcomesRequest {
-            /// The epoch.
+            /// The last epoch through which the sender has its outcomes.
             after: SnapshotVersion as Strict<SnapshotVersion>,
             /// Whether the receiver is to send the outcomes of later epochs: only one replica is.
             is_wanted: bool,
@@ -141,16 +143,17 @@ messages! {
         /// §5: the outcomes of the receiver's requests of an epoch, in reply to
         /// [`Message::OutcomesRequest`]. The receiver, which may be frozen, answers its clients.
         83 => Outcomes {
-            /// The results.
-            items: RemoteResults,
+            /// The outcomes of one epoch.
+            outcomes: RemoteResults,
         } bulk "message_items";
-        /// The progress of the other groups, as seen by the sender. Sent to the coordinator of the
-        /// sender's group when it has changed, and at once if the group has been behind for long.
-        /// The receiver follows the furthest group, and does not get too far ahead of the slowest.
+        /// Not in the paper: the progress of the other groups, as seen by the sender. Sent to the
+        /// coordinator of the sender's group when it has changed, and at once if the group has been
+        /// behind for long. The receiver follows the furthest group, and does not get too far ahead
+        /// of the slowest.
         71 => GroupProgress {
-            /// All other groups have reached this epoch.
+            /// The last epoch that all other groups have reached.
             least: SnapshotVersion as Strict<SnapshotVersion>,
-            /// Some other group has reached this epoch.
+            /// The last epoch that some other group has reached.
             most: SnapshotVersion as Strict<SnapshotVersion>,
         } control "message_other";
         /// §4: the sender delays a transaction that reads these cold rows. Sent to all connected
@@ -182,7 +185,7 @@ messages! {
             /// The sender's name for the request.
             token: u64 as Varint,
             /// The requested rows.
-            wanted: LookupKeys,
+            keys: LookupKeys,
         } bulk "message_other";
         /// §3.2.1: the reply to a [`Message::LookupRequest`]. The receiver continues the
         /// reconnaissance.
@@ -190,7 +193,7 @@ messages! {
             /// The name that the receiver gave to the request.
             token: u64 as Varint,
             /// The rows found.
-            found: LookupRows,
+            rows: LookupRows,
         } bulk "message_other";
         /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
         /// with the sender's name for it. The receiver replies with [`Message::ForwardAccepted`] or
@@ -199,15 +202,16 @@ messages! {
             /// The requests, in their order.
             requests: Vec<(u64, Request)> as Vec<(Varint, Request)>,
         } bulk "message_other";
-        /// The master has accepted the requests into the batch that it collects, in reply to a
-        /// [`Message::Forward`]. The receiver answers its clients once it has run them.
+        /// §3.1.1, asynchronous: the reply of the master to a [`Message::Forward`]: it has accepted
+        /// the requests into the batch that it collects. The receiver answers its clients once it
+        /// has run them.
         76 => ForwardAccepted {
             /// The term and the tokens.
-            taken: Accepted,
+            accepted: Accepted,
         } bulk "message_other";
-        /// The reply to a [`Message::Forward`] by a replica that is not the master or has reached a
-        /// limit: the requests are not in the sender's log and never will be. The receiver forwards
-        /// them again later.
+        /// §3.1.1, asynchronous: the reply to a [`Message::Forward`] by a replica that is not the
+        /// master or has reached a limit: the requests are not in the sender's log and never will
+        /// be. The receiver forwards them again later.
         77 => ForwardRejected {
             /// The receiver's names for the requests.
             tokens: Vec<u64> as Vec<Varint>,
@@ -408,7 +412,7 @@ impl Codec for Slice {
     ) -> Result<Slice, DecodeError> {
         let is_decided = decode_flag(from)?;
         let slice = Slice::decode(&Bytes::decode(from, message, what)?)?;
-        Ok(slice.said_to_be(is_decided))
+        Ok(slice.with_decided(is_decided))
     }
 
     fn payload_bytes(value: &Slice) -> usize {
@@ -507,9 +511,9 @@ mod tests {
         let row = Write { table, key: key.clone(), value: Some(Value::copy_from(b"v")) };
         let range = KeyRange { start: vec![1], end: None };
         let scan = Scan { table, range: range.clone(), direction: Direction::Reverse };
-        let wanted = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
+        let keys = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
         let abort = Abort::new(SqlState::RAISE_EXCEPTION, "no");
-        let items = vec![
+        let results = vec![
             RemoteResult::Reads(txn, RemoteReads::Rows(vec![row.clone()])),
             RemoteResult::Reads(txn, RemoteReads::Certified(None)),
             RemoteResult::Reads(txn, RemoteReads::TooLarge(1 << 40)),
@@ -524,17 +528,17 @@ mod tests {
             Message::RequestMastership {},
             Message::TransferMastership { term: Term::default() },
             Message::CheckpointTurn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
-            Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
+            Message::Subscribe { slices: epoch, results: SnapshotVersion(2), is_continued: true },
             Message::Unsubscribe {},
             Message::Resubscribe {},
             Message::SliceChunk {
-                piece: super::super::shards::chunks::tests::pieces().swap_remove(1),
+                chunk: super::super::shards::chunks::tests::chunks().swap_remove(1),
             },
             Message::Slice { slice: slice() },
-            Message::Slice { slice: slice().said_to_be(false) },
+            Message::Slice { slice: slice().with_decided(false) },
             Message::SlicesDecided { upto: epoch, name: slice().cut.name },
             Message::RemoteResults {
-                items: RemoteResults::new((epoch, Lineage(u64::MAX)), &items),
+                results: RemoteResults::new((epoch, Lineage(u64::MAX)), &results),
             },
             Message::ShardProgress { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
             Message::ShardProgress { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
@@ -542,7 +546,7 @@ mod tests {
             Message::Frozen { at: epoch },
             Message::OutcomesRequest { after: epoch, is_wanted: true },
             Message::Outcomes {
-                items: RemoteResults::new((epoch, Lineage::default()), &items[3..]),
+                results: RemoteResults::new((epoch, Lineage::default()), &results[3..]),
             },
             Message::GroupProgress { least: SnapshotVersion(9), most: epoch },
             Message::WarmRequest { token: 4, keys: vec![(table, key.clone())] },
@@ -550,14 +554,14 @@ mod tests {
             Message::ColdMapUpdate {
                 map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
             },
-            Message::LookupRequest { token: 3, wanted },
+            Message::LookupRequest { token: 3, keys },
             Message::LookupReply {
                 token: 3,
-                found: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
+                rows: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
             Message::ForwardAccepted {
-                taken: Accepted { term: Term::default(), tokens: vec![300, 7] },
+                accepted: Accepted { term: Term::default(), tokens: vec![300, 7] },
             },
             Message::ForwardRejected { tokens: vec![1, 300] },
         ];

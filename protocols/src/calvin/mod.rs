@@ -20,6 +20,10 @@
 //! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
 //! | checkpoints | §5 | `checkpoints.rs`, `checkpoint_turns.rs`, `frozen.rs` | CheckpointTurn, OutcomesRequest, Outcomes, Frozen | the state at an epoch |
+//! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
+//! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
+//! | collection | | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! The lifecycle of a transaction:
@@ -60,7 +64,7 @@
 //!    sliced epochs as decided to the other shards, without waiting for another input.
 //! 9. `end_rejoin` accepts requests again if the recovered data is now durable. It waits for a
 //!    partly applied epoch to end.
-//! 10. `go_on_alone` proposes the next cut if this is the only replica and no cut is undecided.
+//! 10. `propose_alone` proposes the next cut if this is the only replica and no cut is undecided.
 //!     That is known only after all the others. A second `settle_agreement` persists the proposal
 //!     in the same step.
 //!
@@ -176,7 +180,7 @@ impl Protocol for Calvin {
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
-            Input::Timer(Timer::Delay) => self.on_held_timeout(cx),
+            Input::Timer(Timer::Delay) => self.on_delay_timeout(cx),
             Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
@@ -187,7 +191,7 @@ impl Protocol for Calvin {
                 self.note_frozen(cx, before);
             }
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
-            Input::Resume => self.go_on(cx),
+            Input::Resume => self.resume_epoch(cx),
         }
         self.make_progress(cx, is_resumed);
     }
@@ -293,13 +297,13 @@ impl Calvin {
                 self.state.inputs.on_progress_timeout(cx, of_epochs);
                 self.send_shard_progress(cx);
                 self.send_group_progress(cx);
-                self.ask_others(cx);
+                self.replace_unreachable_sources(cx);
                 if self.state.inputs.has_turn() {
                     // Other replicas may have reported that they are no longer frozen, and no epoch
                     // may follow.
                     self.checkpoint_if_due(cx);
                 }
-                self.ask_outcomes(cx);
+                self.request_outcomes(cx);
                 self.send_cold_map(cx);
             }
             inputs::Timer::Rejoin => inputs.on_rejoin_timeout(cx),
@@ -316,7 +320,7 @@ impl Calvin {
             Some(replica) => {
                 inputs.on_peer_down(cx, replica);
                 self.lose_sent(cx, replica);
-                self.forget_asked(replica);
+                self.forget_outcome_requests(replica);
             }
             None => self.on_shard_node_down(cx, peer),
         }
@@ -340,7 +344,7 @@ impl Calvin {
         if self.state.running.is_none() {
             self.state.inputs.end_rejoin(cx); // 9
         }
-        if self.go_on_alone(cx) {
+        if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx); // 10
         }
     }
@@ -372,7 +376,7 @@ impl Calvin {
             | Message::TransferMastership { .. }
             | Message::CheckpointTurn { .. } => self.on_log_message(cx, replica, message),
             Message::Forward { requests } => self.on_forward(cx, replica, requests),
-            Message::ForwardAccepted { taken: Accepted { term, tokens } } => {
+            Message::ForwardAccepted { accepted: Accepted { term, tokens } } => {
                 self.on_forward_accepted(cx, term, &tokens);
             }
             Message::ForwardRejected { tokens } => {
@@ -394,25 +398,25 @@ impl Calvin {
         message: Message,
     ) {
         match message {
-            Message::Subscribe { slices, items, goes_on } => {
-                self.on_subscribe(cx, from, (slices, items), goes_on);
+            Message::Subscribe { slices, results, is_continued } => {
+                self.on_subscribe(cx, from, (slices, results), is_continued);
             }
             Message::Unsubscribe {} => self.on_unsubscribe(from, shard),
             Message::Slice { slice } => self.on_slice(cx, from, slice),
-            Message::SliceChunk { piece } => self.on_slice_chunk(cx, from, piece),
+            Message::SliceChunk { chunk } => self.on_slice_chunk(cx, from, chunk),
             Message::SlicesDecided { upto, name } => self.on_slices_decided(cx, from, upto, name),
             Message::Resubscribe {} => self.on_resubscribe(cx, from),
-            Message::RemoteResults { items } => self.on_remote_results(cx, shard, items),
+            Message::RemoteResults { results } => self.on_remote_results(cx, shard, results),
             Message::ShardProgress { upto, applied, waits_for } => {
                 self.on_shard_progress(from, (upto, applied), waits_for);
             }
             Message::Truncated { upto } => self.on_truncated(cx, from, upto),
             Message::Frozen { at } => self.on_source_frozen(cx, from, at),
-            Message::LookupRequest { token, wanted } => {
-                self.on_lookup_request(cx, from, token, &wanted);
+            Message::LookupRequest { token, keys } => {
+                self.on_lookup_request(cx, from, token, &keys);
             }
-            Message::LookupReply { token, found } => {
-                self.on_lookup_reply(cx, shard, token, found);
+            Message::LookupReply { token, rows } => {
+                self.on_lookup_reply(cx, shard, token, rows);
             }
             message => unreachable!("{message:?} is not for other shards"),
         }
@@ -427,7 +431,7 @@ impl Calvin {
             Message::OutcomesRequest { after, is_wanted } => {
                 self.on_outcomes_request(cx, from, after, is_wanted);
             }
-            Message::Outcomes { items } => self.on_outcomes(cx, from, &items),
+            Message::Outcomes { outcomes } => self.on_outcomes(cx, from, &outcomes),
             message => unreachable!("{message:?} is not for any node"),
         }
     }
@@ -444,7 +448,7 @@ impl Calvin {
             Message::RequestMastership {} => inputs.on_request_mastership(cx, from),
             Message::TransferMastership { term } => inputs.on_transfer_mastership(cx, from, term),
             Message::CheckpointTurn { wants, is_frozen, known } => {
-                inputs.on_turn(cx, from, wants, PeerTurnState { is_frozen, known });
+                inputs.on_checkpoint_turn(cx, from, wants, PeerTurnState { is_frozen, known });
             }
             message => unreachable!("{message:?} is about neither mastership nor turns"),
         }
@@ -483,12 +487,12 @@ impl Calvin {
     /// Continues at once if this is the only replica of a cluster, because it waits for no other.
     /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
     /// proposed.
-    fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    fn propose_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if self.state.shards.is_some() || !self.state.inputs.is_idle_alone() {
             return false;
         }
         let own = self.state.inputs.own_log();
-        if own.durable == own.held && !self.state.sequencer.current.is_empty() {
+        if own.durable == own.received && !self.state.sequencer.current.is_empty() {
             self.end_batch(cx);
         }
         self.state.inputs.propose(cx);

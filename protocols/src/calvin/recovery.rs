@@ -39,7 +39,7 @@ pub(super) struct EpochRecord {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ShardEpochRecord {
     /// The slices received from the other shards.
-    pub came: Vec<Slice>,
+    pub received_slices: Vec<Slice>,
     /// The rows and outcomes received from them, of the epoch's lineage.
     pub received: Vec<(ShardId, RemoteResults)>,
     /// The slices sent to them.
@@ -53,12 +53,12 @@ pub(super) struct ShardEpochRecord {
 impl ShardEpochRecord {
     fn encode(&self, out: &mut Vec<u8>) {
         let slice = |slice: &Slice, out: &mut Vec<u8>| out.put_bytes(slice.bytes());
-        let items = |(shard, items): &(ShardId, RemoteResults), out: &mut Vec<u8>| {
+        let results = |(shard, results): &(ShardId, RemoteResults), out: &mut Vec<u8>| {
             out.put_u16(shard.0);
-            items.encode(out);
+            results.encode(out);
         };
-        out.put_varint(self.came.len() as u64);
-        self.came.iter().for_each(|it| slice(it, out));
+        out.put_varint(self.received_slices.len() as u64);
+        self.received_slices.iter().for_each(|it| slice(it, out));
         out.put_varint(self.sent.len() as u64);
         for (shard, sent) in &self.sent {
             out.put_u16(shard.0);
@@ -66,7 +66,7 @@ impl ShardEpochRecord {
         }
         for all in [&self.received, &self.served] {
             out.put_varint(all.len() as u64);
-            all.iter().for_each(|it| items(it, out));
+            all.iter().for_each(|it| results(it, out));
         }
         out.put_varint(self.dropped.len() as u64);
         for (shard, upto) in &self.dropped {
@@ -78,19 +78,20 @@ impl ShardEpochRecord {
     fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let slice = |from: &mut Reader<'_>| Slice::decode(&bytes.slice_ref(from.bytes(WHAT)?));
         let shard = |from: &mut Reader<'_>| from.u16(WHAT).map(ShardId);
-        let came = (0..from.count(WHAT)?).map(|_| slice(from)).collect::<Result<_, _>>()?;
+        let received_slices =
+            (0..from.count(WHAT)?).map(|_| slice(from)).collect::<Result<_, _>>()?;
         let sent = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, slice(from)?)));
         let sent = sent.collect::<Result<_, DecodeError>>()?;
         let mut all = || {
-            let items = (0..from.count(WHAT)?)
+            let results = (0..from.count(WHAT)?)
                 .map(|_| Ok((shard(from)?, RemoteResults::decode(from, bytes)?)));
-            items.collect::<Result<Vec<_>, DecodeError>>()
+            results.collect::<Result<Vec<_>, DecodeError>>()
         };
         let (received, served) = (all()?, all()?);
         let upto = |from: &mut Reader<'_>| from.varint(WHAT).map(SnapshotVersion);
         let dropped = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, upto(from)?)));
         let dropped = dropped.collect::<Result<_, DecodeError>>()?;
-        Ok(Self { came, sent, received, served, dropped })
+        Ok(Self { received_slices, sent, received, served, dropped })
     }
 }
 
@@ -145,7 +146,7 @@ impl Calvin {
             cx.mark("calvin.epoch_replayed");
             self.begin_epoch(cx, epoch, cut);
             while self.state.running.is_some() {
-                self.go_on(cx);
+                self.resume_epoch(cx);
             }
         }
         self.state.inputs.start(cx, found);
@@ -160,7 +161,7 @@ impl Calvin {
     /// Restores the requests of local batches after the applied cut as in flight, except those that
     /// may be void.
     fn restore_in_flight(&mut self) {
-        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_reign);
+        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_master);
         let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
@@ -168,7 +169,7 @@ impl Calvin {
     /// Handles a batch of this replica's own log that a peer returned. It will run like any other,
     /// and no client waits for it. Later batches may already be in flight.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
-        if batch.is_of_reign {
+        if batch.is_of_master {
             return;
         }
         let in_flight = &mut self.state.sequencer.in_flight;
@@ -182,15 +183,15 @@ impl Calvin {
     pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming) {
         // The rows of a partly applied epoch would remain.
         while self.state.running.is_some() {
-            self.go_on(cx);
+            self.resume_epoch(cx);
         }
         self.confirm_epochs(cx);
         if !self.state.inputs.is_of_use(cx, &incoming) {
             return;
         }
-        self.state.inputs.give_up_all(cx);
+        self.state.inputs.discard_undecided(cx);
         self.note_void(cx);
-        self.go_back_to_confirmed(cx);
+        self.roll_back_to_confirmed(cx);
         // The last epoch that is partly applied.
         let given =
             self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.scheduled_upto);
@@ -205,7 +206,7 @@ impl Calvin {
         self.forget_skipped(cx, incoming.configuration().head_of(self.state.inputs.me()));
         self.forget_forwarded(cx);
         // Logged before the local checkpoint, which covers the epochs that led to it.
-        self.keep_handed_on(cx, handed_on);
+        self.retain_handed_on(cx, handed_on);
         self.state.inputs.install(cx, incoming);
         self.move_shards(cx);
     }
@@ -230,9 +231,13 @@ impl Calvin {
 
 impl InFlight {
     /// A request that was accepted and has not run.
-    pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<RetryableRequest>) -> Self {
+    pub(super) fn new(
+        txn: TxnId,
+        ticket: Option<Ticket>,
+        retryable: Option<RetryableRequest>,
+    ) -> Self {
         let term = Term::default();
-        Self { txn, ticket, term, again, is_over: false, is_answered: false }
+        Self { txn, ticket, term, retryable, is_over: false, is_answered: false }
     }
 
     /// A request from before a restart, for which no client waits.

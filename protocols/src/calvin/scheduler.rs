@@ -106,7 +106,7 @@ impl Calvin {
 
     /// Reports to the latency observer that the execution of a cut begins. The phases coincide,
     /// because no outcome is known before execution.
-    pub(super) fn send_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
+    pub(super) fn note_begun(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
         let head = cut.heads[inputs.replica.me.index()];
         for phase in [Milestone::Begun, Milestone::Validated] {
@@ -119,8 +119,8 @@ impl Calvin {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
         assert!(self.state.running.is_none(), "one epoch runs at a time");
         let me = self.state.inputs.replica.me;
-        self.send_turn(cx, &cut);
-        self.let_overwrite(cx);
+        self.note_begun(cx, &cut);
+        self.overwrite_unneeded(cx);
         let batches = self.state.inputs.batches_of(&cut);
         let batches = mutate!(
             ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
@@ -129,11 +129,11 @@ impl Calvin {
         self.state.inputs.replica.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
-        self.go_on(cx);
+        self.resume_epoch(cx);
     }
 
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
-    pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = running.cut.rules.slice_txns.get();
         let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));
@@ -143,21 +143,22 @@ impl Calvin {
         cx.end_work(CpuStage::Order, slice.len());
         self.count(cx, &finished);
         let me = self.state.inputs.replica.me;
-        let for_other: Vec<(u64, ShardOutcome)> = match self.is_kept_for(running.cut.turn) {
+        let for_other: Vec<(u64, ShardOutcome)> = match self.outcomes_retained_for(running.cut.turn)
+        {
             Some(other) => {
                 let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
-                let went = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
-                of_it.map(|(request, it)| (request.txn.sequence(), went(it))).collect()
+                let outcome = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
+                of_it.map(|(request, it)| (request.txn.sequence(), outcome(it))).collect()
             }
             None => Vec::new(),
         };
-        let whose = |request: &Request| match request.origin {
+        let origin_of = |request: &Request| match request.origin {
             _ if request.txn.node() == me => Some(RequestOrigin::Sequenced),
             Some((node, token)) if node == me => Some(RequestOrigin::Forwarded(token)),
             _ => None,
         };
         let own = slice.iter().zip(finished);
-        let own = own.filter_map(|(it, finished)| Some((whose(it)?, it.txn, finished)));
+        let own = own.filter_map(|(it, finished)| Some((origin_of(it)?, it.txn, finished)));
         let own: Vec<_> = own.collect();
         let count = slice.len();
         running.own.extend(own);
@@ -184,9 +185,9 @@ impl Calvin {
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
-        let (pool, told) = (cx.pool, ResultDetail::Outcomes);
+        let (pool, detail) = (cx.pool, ResultDetail::Outcomes);
         let run = |jobs: &[Job<'_>]| {
-            ordered::execute(pool, registry, cx.store, epoch, jobs, header, told)
+            ordered::execute(pool, registry, cx.store, epoch, jobs, header, detail)
         };
         mutate!(GrantedOutOfOrder: run(&jobs) => granted_out_of_order(self, jobs, run))
     }
@@ -213,18 +214,18 @@ impl Calvin {
         }
         // Round robin interleaves the sequencers and preserves the order of each.
         let mut forwarded = Vec::new();
-        for (whose, txn, finished) in own {
-            match whose {
+        for (origin, txn, finished) in own {
+            match origin {
                 RequestOrigin::Sequenced => {
-                    self.settle(cx, (epoch, cut.reign.is_some()), txn, finished);
+                    self.settle(cx, (epoch, cut.master_term.is_some()), txn, finished);
                 }
                 RequestOrigin::Forwarded(token) => forwarded.push((token, txn, finished)),
             }
         }
         self.settle_forwarded(cx, (epoch, &cut), forwarded);
         if !is_early {
-            if let Some(other) = self.is_kept_for(cut.turn) {
-                self.keep_outcomes(cx, other, (epoch, &for_other));
+            if let Some(other) = self.outcomes_retained_for(cut.turn) {
+                self.retain_outcomes(cx, other, (epoch, &for_other));
             }
             self.checkpoint_if_due(cx);
             self.state.inputs.release_barriers(cx, &cut);
@@ -238,11 +239,11 @@ impl Calvin {
     fn settle(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        (version, is_of_reign): (SnapshotVersion, bool),
+        (version, is_of_master): (SnapshotVersion, bool),
         txn: TxnId,
         finished: Finished,
     ) {
-        if is_of_reign {
+        if is_of_master {
             self.skip_void(cx, txn.sequence());
             if self.state.sequencer.in_flight.front().is_none_or(|first| first.txn != txn) {
                 // The request is from before a restart.

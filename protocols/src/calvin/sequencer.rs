@@ -48,7 +48,7 @@ impl Calvin {
         self.dispatch(cx);
         if !reads.is_empty() {
             if self.must_wait() {
-                self.let_wait(cx, reads);
+                self.queue_reads(cx, reads);
             } else {
                 self.read_snapshot(cx, self.state.inputs.cut.applied, &reads);
             }
@@ -153,7 +153,7 @@ impl Calvin {
         ticket: Ticket,
         request: UnsequencedRequest,
     ) {
-        if let Some(request) = self.hold_if_cold(cx, ticket, request) {
+        if let Some(request) = self.delay_if_cold(cx, ticket, request) {
             self.put(cx, ticket, request);
         }
     }
@@ -166,7 +166,7 @@ impl Calvin {
         request: UnsequencedRequest,
     ) {
         match self.state.inputs.is_asynchronous() {
-            true => self.take_for_master(cx, ticket, request),
+            true => self.queue_for_master(cx, ticket, request),
             false => self.put_in_batch(cx, Requester::Client(ticket), request),
         }
     }
@@ -189,10 +189,15 @@ impl Calvin {
             Requester::Client(ticket) => (Some(ticket), None),
             Requester::Replica(replica, token) => (None, Some((replica, token))),
         };
-        let again = ticket.and_then(|_| RetryableRequest::of(&request));
+        let retryable = ticket.and_then(|_| RetryableRequest::of(&request));
         sequencer.current.push(request.placed(txn, origin));
-        let mut in_flight = InFlight::new(txn, ticket, again);
-        in_flight.term = inputs.extension.mastery.reign.map(|reign| reign.term).unwrap_or_default();
+        let mut in_flight = InFlight::new(txn, ticket, retryable);
+        in_flight.term = inputs
+            .extension
+            .mastery
+            .master_term
+            .map(|master_term| master_term.term)
+            .unwrap_or_default();
         sequencer.in_flight.push_back(in_flight);
         self.state.counters.txns_local += 1;
         ticket.into_iter().for_each(|ticket| cx.named(ticket, txn.sequence()));
@@ -213,11 +218,11 @@ impl Calvin {
         let in_flight = &mut self.state.sequencer.in_flight;
         let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
         in_flight[at].is_over = true;
-        let (ticket, again) = (in_flight[at].ticket.take(), in_flight[at].again.take());
+        let (ticket, retryable) = (in_flight[at].ticket.take(), in_flight[at].retryable.take());
         while let Some(over) = in_flight.pop_front_if(|first| first.is_over) {
             self.state.outcomes.answered -= usize::from(over.is_answered);
         }
-        Some(ticket.map(|ticket| (ticket, again)))
+        Some(ticket.map(|ticket| (ticket, retryable)))
     }
 
     /// Ends the sequencer's epoch: the collected requests become a batch.
@@ -244,9 +249,9 @@ impl Calvin {
         let first = requests.first().expect("a batch holds a request").txn;
         let batch = Batch {
             source: self.state.inputs.replica.me,
-            bid: self.state.inputs.own_log().held.next(),
+            bid: self.state.inputs.own_log().received.next(),
             first_sequence: first.sequence(),
-            is_of_reign: self.state.inputs.is_asynchronous(),
+            is_of_master: self.state.inputs.is_asynchronous(),
             requests,
         };
         cx.begin_work();

@@ -150,7 +150,7 @@ pub(super) struct Shards {
     /// The coordinator and the epoch in the last `GroupProgress` message; `None` after a reconnect.
     pub group_progress_sent: Option<(NodeId, SnapshotVersion)>,
     /// The epoch that all other groups have reached, as reported by replicas of this group.
-    pub others: SnapshotVersion,
+    pub reached_by_groups: SnapshotVersion,
     /// The connected nodes of other shards.
     pub up: BTreeSet<NodeId>,
     /// The approximate maximum size of a message to another shard, in bytes.
@@ -174,12 +174,12 @@ pub(super) struct OwnEpoch {
 ///   inbound, epochs of one of the shard's replicas:
 ///       confirmed        decided              upto            upto + 1
 ///     ----|----------------|------------------|-----------------|------
-///     dropped   slices of decided cuts   slices of early cuts   pieces
+///     dropped   slices of decided cuts   slices of early cuts   chunks
 ///
 ///   outbound, epochs for the subscribed replicas of the shard:
 ///       dropped                                 sliced
 ///     ----|-----------------------------------------|----
-///     all replicas have persisted them    slices and items, retained
+///     all replicas have persisted them    slices and results, retained
 /// ```
 pub(super) struct ShardStream {
     /// The replicas of the shard: first that of this region, then the others by distance.
@@ -206,14 +206,14 @@ pub(super) struct Inbound {
     /// The last epoch through which all received slices are of decided cuts; at most `upto`.
     pub decided: SnapshotVersion,
     /// The received chunks of the slice after `upto`.
-    pub pieces: SliceChunks,
+    pub chunks: SliceChunks,
     /// For each replica, the last epoch that it has reported as truncated.
-    pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
+    pub truncated_at: BTreeMap<NodeId, SnapshotVersion>,
     /// Epochs up to this one can no longer be fetched in full from any replica.
-    pub missed: SnapshotVersion,
+    pub truncated: SnapshotVersion,
     /// Whether this node has already subscribed again because of a gap. Reset by the next slice and
     /// with each progress timer.
-    pub is_asked_again: bool,
+    pub has_resubscribed: bool,
 }
 
 /// The messages to a shard, for the replicas of it that are subscribed to this node.
@@ -226,13 +226,13 @@ pub(super) struct Outbound {
     /// The retained slices, by epoch. All are after `dropped`.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
     /// The retained rows and outcomes, by epoch. All are after `dropped`.
-    pub items: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
+    pub results: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
     /// The last epoch whose slices, rows and outcomes have been truncated.
     pub dropped: SnapshotVersion,
     /// The contents of the last `ShardProgress` message to the shard's replicas: the last epoch
     /// that all replicas here have persisted, the last one that this node has run, and the node for
     /// which it waits. `None` after a reconnect.
-    pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
+    pub progress_sent: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
 }
 
 /// If replication is asynchronous, a shard's master and the number of the first transaction of its
@@ -261,7 +261,7 @@ pub(super) struct Reports {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sent {
     slice: usize,
-    items: usize,
+    results: usize,
 }
 
 impl Shards {
@@ -303,7 +303,7 @@ impl Shards {
             records: BTreeMap::new(),
             behind_for: 0,
             group_progress_sent: None,
-            others: SnapshotVersion::ZERO,
+            reached_by_groups: SnapshotVersion::ZERO,
             up: BTreeSet::new(),
             message_bytes,
             topology: topology.clone(),
@@ -325,7 +325,9 @@ impl Shards {
 
     /// Whether a cut contains a request that was forwarded under this name.
     pub fn names(&self, token: u64) -> bool {
-        self.local_requests.values().any(|mine| mine.whose == RequestOrigin::Forwarded(token))
+        self.local_requests
+            .values()
+            .any(|request| request.origin == RequestOrigin::Forwarded(token))
     }
 
     /// Moves to the state of `version`: everything up to it is in the store, and nothing after it.
@@ -422,13 +424,13 @@ impl ShardStream {
         if upto > self.outbound.dropped {
             self.outbound.dropped = upto;
             self.outbound.slices = self.outbound.slices.split_off(&upto.next());
-            self.outbound.items = self.outbound.items.split_off(&upto.next());
+            self.outbound.results = self.outbound.results.split_off(&upto.next());
         }
     }
 
     /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
     fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
-        self.inbound.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
+        self.inbound.truncated_at.get(&node).is_none_or(|truncated| *truncated <= applied)
     }
 
     /// The most advanced of the connected replicas that may have all epochs after `applied`, and
@@ -490,7 +492,8 @@ impl Calvin {
     pub(super) fn pace(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &self.state.shards else { return };
         let (least, most) = shards.reached();
-        self.state.inputs.pace.limit = SnapshotVersion(least.max(shards.others).0 + AHEAD_MAX);
+        self.state.inputs.pace.limit =
+            SnapshotVersion(least.max(shards.reached_by_groups).0 + AHEAD_MAX);
         self.state.inputs.follow(most);
         self.state.inputs.catch_up(cx);
     }

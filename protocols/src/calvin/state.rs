@@ -75,7 +75,7 @@ pub(super) struct InFlight {
     /// The master's term in which it was accepted, if replication is asynchronous.
     pub term: Term,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    pub again: Option<RetryableRequest>,
+    pub retryable: Option<RetryableRequest>,
     /// If tables are partitioned, whether it has run: earlier requests may not have.
     pub is_over: bool,
     /// Whether its client was answered before it ran on this replica.

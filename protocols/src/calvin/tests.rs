@@ -264,8 +264,8 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items = Message::RemoteResults {
-        items: RemoteResults::new((SnapshotVersion(1 << 40), Lineage::default()), &[]),
+    let results = Message::RemoteResults {
+        results: RemoteResults::new((SnapshotVersion(1 << 40), Lineage::default()), &[]),
     };
-    assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
+    assert_eq!(said(&mut node, 1, results), (vec!["calvin.items_too_far_ahead"], 0));
 }

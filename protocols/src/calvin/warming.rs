@@ -58,11 +58,11 @@ const ASKED_MAX: usize = 4_096;
 /// The delayed requests, and the knowledge of rows that are not in memory.
 #[derive(Default)]
 pub(super) struct Warming {
-    held: BTreeMap<u64, DelayedRequest>,
+    delayed: BTreeMap<u64, DelayedRequest>,
     /// The times at which they are released at the latest.
     due: BTreeSet<(Timestamp, u64)>,
     /// The times at which rows were requested recently, by the names of the delayed requests.
-    asked: BTreeMap<u64, Timestamp>,
+    requested_at: BTreeMap<u64, Timestamp>,
     /// The name of the last delayed request, or of the last fetch for another node.
     token: u64,
     /// The fetches in progress for other nodes, with their names for them.
@@ -72,10 +72,10 @@ pub(super) struct Warming {
     /// The cold rows that other nodes have reported.
     maps: BTreeMap<NodeId, ColdMap>,
     /// The cold rows of this node, as last reported to the others.
-    told: ColdMap,
+    reported: ColdMap,
     /// The last predicted delay.
     delay: Span,
-    delayed: u64,
+    delayed_total: u64,
 }
 
 /// A delayed request.
@@ -90,53 +90,53 @@ pub(super) struct DelayedRequest {
 impl Warming {
     /// The number of delayed requests.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.delayed.len()
     }
 
     pub fn status(&self) -> [(&'static str, u64); 3] {
         [
-            ("txns_delayed", self.delayed),
-            ("txns_held", self.held.len() as u64),
+            ("txns_delayed", self.delayed_total),
+            ("txns_held", self.delayed.len() as u64),
             ("cold_delay_us", self.delay.us),
         ]
     }
 
     pub fn invariants(&self) {
-        let due = self.held.iter().map(|(token, held)| (held.until, *token));
+        let due = self.delayed.iter().map(|(token, delayed)| (delayed.until, *token));
         assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "each delayed request is due");
     }
 
     fn take(&mut self, token: u64) -> Option<DelayedRequest> {
-        let held = self.held.remove(&token)?;
-        self.due.remove(&(held.until, token));
-        Some(held)
+        let delayed = self.delayed.remove(&token)?;
+        self.due.remove(&(delayed.until, token));
+        Some(delayed)
     }
 }
 
 impl Calvin {
     /// Delays a request if it reads rows that are not in memory. Otherwise returns it.
-    pub(super) fn hold_if_cold(
+    pub(super) fn delay_if_cold(
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
         request: UnsequencedRequest,
     ) -> Option<UnsequencedRequest> {
-        let Some(wanted) = self.cold_rows(cx, &request) else { return Some(request) };
+        let Some(cold_rows) = self.cold_rows(cx, &request) else { return Some(request) };
         cx.mark("calvin.held");
-        let by_node = self.by_node(wanted);
+        let by_node = self.by_node(cold_rows);
         let delay = self.predicted(by_node.keys());
         let warming = &mut self.state.warming;
-        (warming.delay, warming.delayed) = (delay, warming.delayed + 1);
+        (warming.delay, warming.delayed_total) = (delay, warming.delayed_total + 1);
         warming.token += 1;
         let token = warming.token;
         let until = cx.now.at + delay;
-        warming.asked.insert(token, cx.now.at);
-        if warming.asked.len() > ASKED_MAX {
-            warming.asked.pop_first();
+        warming.requested_at.insert(token, cx.now.at);
+        if warming.requested_at.len() > ASKED_MAX {
+            warming.requested_at.pop_first();
         }
         let waits_for = by_node.keys().copied().collect();
-        let held = DelayedRequest { ticket, request, until, waits_for };
-        warming.held.insert(token, held);
+        let delayed = DelayedRequest { ticket, request, until, waits_for };
+        warming.delayed.insert(token, delayed);
         warming.due.insert((until, token));
         let me = self.node();
         for (node, keys) in by_node {
@@ -145,7 +145,7 @@ impl Calvin {
                 false => cx.send(node, Message::WarmRequest { token, keys }),
             }
         }
-        self.set_held_timer(cx);
+        self.set_delay_timer(cx);
         None
     }
 
@@ -231,7 +231,7 @@ impl Calvin {
         }
     }
 
-    fn set_held_timer(&mut self, cx: &mut Cx<'_, Self>) {
+    fn set_delay_timer(&mut self, cx: &mut Cx<'_, Self>) {
         match self.state.warming.due.first() {
             Some((until, _)) => cx.set_timer(Timer::Delay, until.since(cx.now.at)),
             None => cx.clear_timer(Timer::Delay),
@@ -239,20 +239,20 @@ impl Calvin {
     }
 
     /// Releases the requests whose predicted delay has elapsed.
-    pub(super) fn on_held_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn on_delay_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(&(until, token)) = self.state.warming.due.first()
             && until <= cx.now.at
         {
-            let held = self.state.warming.take(token).expect("a due request is delayed");
+            let delayed = self.state.warming.take(token).expect("a due request is delayed");
             mutate!(HeldForgotten: () => continue);
             cx.mark("calvin.held_long_enough");
-            self.release(cx, held);
+            self.release(cx, delayed);
         }
-        self.set_held_timer(cx);
+        self.set_delay_timer(cx);
     }
 
-    fn release(&mut self, cx: &mut Cx<'_, Self>, held: DelayedRequest) {
-        self.put(cx, held.ticket, held.request);
+    fn release(&mut self, cx: &mut Cx<'_, Self>, delayed: DelayedRequest) {
+        self.put(cx, delayed.ticket, delayed.request);
         self.dispatch(cx);
     }
 
@@ -300,20 +300,20 @@ impl Calvin {
     fn on_all_warm(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, token: u64, took: Span) {
         let me = self.node();
         let warming = &mut self.state.warming;
-        if let Some(since) = warming.asked.get(&token) {
+        if let Some(since) = warming.requested_at.get(&token) {
             let gone_by = cx.now.at.since(*since).us;
-            let way = if node == me { 0 } else { gone_by.saturating_sub(took.us) / 2 };
-            warming.times.entry(node).or_default().add(took.us + way);
+            let network_us = if node == me { 0 } else { gone_by.saturating_sub(took.us) / 2 };
+            warming.times.entry(node).or_default().add(took.us + network_us);
         }
-        let Some(held) = warming.held.get_mut(&token) else {
+        let Some(delayed) = warming.delayed.get_mut(&token) else {
             return cx.mark("calvin.warm_too_late");
         };
-        held.waits_for.remove(&node);
-        if held.waits_for.is_empty() {
+        delayed.waits_for.remove(&node);
+        if delayed.waits_for.is_empty() {
             cx.mark("calvin.held_until_warm");
-            let held = warming.take(token).expect("the request was found just now");
-            self.release(cx, held);
-            self.set_held_timer(cx);
+            let delayed = warming.take(token).expect("the request was found just now");
+            self.release(cx, delayed);
+            self.set_delay_timer(cx);
         }
     }
 
@@ -323,14 +323,14 @@ impl Calvin {
             return;
         }
         let map = cx.store.cold_map();
-        let changes = map.changes_since(&self.state.warming.told);
+        let changes = map.changes_since(&self.state.warming.reported);
         let words = map.len();
-        self.state.warming.told = map;
+        self.state.warming.reported = map;
         if changes.is_empty() {
             return;
         }
         cx.mark("calvin.cold_told");
-        for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
+        for node in self.other_nodes().into_iter().filter(|node| self.is_connected(*node)) {
             cx.send(
                 node,
                 Message::ColdMapUpdate {
@@ -341,7 +341,7 @@ impl Calvin {
     }
 
     /// All other nodes.
-    fn others(&self) -> Vec<NodeId> {
+    fn other_nodes(&self) -> Vec<NodeId> {
         let nodes = match &self.state.shards {
             None => self.state.inputs.replica.group.nodes().to_vec(),
             Some(shards) => shards.topology.node_ids().collect(),
@@ -362,13 +362,13 @@ impl Calvin {
 
     /// Reports this node's cold rows to a node that has just connected.
     pub(super) fn send_cold_map_to(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
-        let told = &self.state.warming.told;
-        if !told.is_empty() {
-            let changes = told.changes_since(&ColdMap::default());
+        let reported = &self.state.warming.reported;
+        if !reported.is_empty() {
+            let changes = reported.changes_since(&ColdMap::default());
             cx.send(
                 node,
                 Message::ColdMapUpdate {
-                    map: ColdWords { words: told.len(), is_all: true, changes },
+                    map: ColdWords { words: reported.len(), is_all: true, changes },
                 },
             );
         }
@@ -380,17 +380,17 @@ impl Calvin {
         warming.maps.remove(&node);
         warming.fetches.retain(|_, (from, _)| *from != node);
         let mut ready = Vec::new();
-        for (token, held) in &mut warming.held {
-            if held.waits_for.remove(&node) && held.waits_for.is_empty() {
+        for (token, delayed) in &mut warming.delayed {
+            if delayed.waits_for.remove(&node) && delayed.waits_for.is_empty() {
                 ready.push(*token);
             }
         }
         for token in ready {
             cx.mark("calvin.held_for_one_that_is_gone");
-            let held = self.state.warming.take(token).expect("the request was found just now");
-            self.release(cx, held);
+            let delayed = self.state.warming.take(token).expect("the request was found just now");
+            self.release(cx, delayed);
         }
-        self.set_held_timer(cx);
+        self.set_delay_timer(cx);
     }
 }
 

@@ -173,19 +173,19 @@ impl<H: Host> Inputs<H> {
             let is_back = cut.readmitted.contains(&self.replica.me);
             (is_back || cut.removed.contains(&self.replica.me)).then_some(!is_back)
         };
-        let said = self.cut.waiting.iter().rev().find_map(says);
-        said.unwrap_or(!self.cut.is_member[self.replica.me.index()])
+        let reported = self.cut.waiting.iter().rev().find_map(says);
+        reported.unwrap_or(!self.cut.is_member[self.replica.me.index()])
     }
 
     /// The batches that decided epochs are missing.
     fn awaited_batches(&self) -> Vec<MissingInput> {
         let Some((_, last)) = self.cut.waiting.back() else { return Vec::new() };
         let missing = |source: NodeId| {
-            let held = self.streams.logs[source.index()].held;
-            let lacks = |cut: &Cut<H::Rules>| cut.heads[source.index()] > held;
+            let received = self.streams.logs[source.index()].received;
+            let lacks = |cut: &Cut<H::Rules>| cut.heads[source.index()] > received;
             lacks(last).then(|| {
                 let epochs = self.cut.waiting.iter().filter(|(_, cut)| lacks(cut)).count() as u64;
-                MissingInput::new(self.node(source), "batches", held.0 + 1, epochs)
+                MissingInput::new(self.node(source), "batches", received.0 + 1, epochs)
             })
         };
         self.replica.peers().filter_map(missing).collect()
@@ -196,8 +196,8 @@ impl<H: Host> Inputs<H> {
         let (me, own) = (self.replica.me, self.own_log());
         let available = self.streams.available[me.index()];
         let mut awaited = Vec::new();
-        if own.held > own.durable {
-            let (first, epochs) = (own.durable.0 + 1, own.held.0 - own.durable.0);
+        if own.received > own.durable {
+            let (first, epochs) = (own.durable.0 + 1, own.received.0 - own.durable.0);
             awaited.push(MissingInput::new(self.node(me), "fsync", first, epochs));
         }
         if own.durable > available {

@@ -78,8 +78,9 @@ impl Barriers {
     /// were any.
     fn recall(&mut self, is_in_vain: impl Fn(ProposalName) -> bool) -> bool {
         let all = std::mem::take(&mut self.proposed);
-        let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(p, _)| is_in_vain(*p));
-        self.proposed = kept;
+        let (lost, remaining): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(p, _)| is_in_vain(*p));
+        self.proposed = remaining;
         let is_some = !lost.is_empty();
         self.arrived.extend(lost.into_iter().flat_map(|(_, waiters)| waiters));
         is_some
@@ -168,8 +169,8 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn retry_barriers(&mut self, cx: &mut Cx<'_, H>, lost: Option<NodeId>) {
         let leader = self.agreement().leader();
         let barriers = &mut self.barriers;
-        let is_in_vain = |asked: NodeId| Some(asked) != leader || Some(asked) == lost;
-        if barriers.requested.as_ref().is_some_and(|(asked, _)| is_in_vain(*asked)) {
+        let is_in_vain = |peer: NodeId| Some(peer) != leader || Some(peer) == lost;
+        if barriers.requested.as_ref().is_some_and(|(peer, _)| is_in_vain(*peer)) {
             let (_, waiters) = barriers.requested.take().expect("the request was found above");
             barriers.arrived.extend(waiters);
         }
@@ -179,7 +180,7 @@ impl<H: Host> Inputs<H> {
 
     /// Repeats all requests, because epochs were skipped and with them cuts that strict reads may
     /// wait for.
-    pub(crate) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, H>) {
+    pub(crate) fn repeat_barrier_requests(&mut self, cx: &mut Cx<'_, H>) {
         let barriers = &mut self.barriers;
         barriers.recall(|_| true);
         if let Some((_, waiters)) = barriers.requested.take() {

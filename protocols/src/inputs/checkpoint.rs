@@ -134,9 +134,9 @@ impl<H: Host> Inputs<H> {
     /// no epoch is partly applied.
     pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming) -> bool {
         let reported = incoming.configuration().head_of(self.replica.me);
-        let held = self.streams.own_head(&self.replica);
-        if reported > held {
-            cx.stop(lost_batches(self.node(incoming.from()), reported, held));
+        let received = self.streams.own_head(&self.replica);
+        if reported > received {
+            cx.stop(lost_batches(self.node(incoming.from()), reported, received));
             return false;
         }
         // Undecided early epochs do not count, and must not be discarded for no gain.
@@ -155,7 +155,7 @@ impl<H: Host> Inputs<H> {
         cx.store.publish_alone(version);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
-        self.ask_for_barriers_again(cx);
+        self.repeat_barrier_requests(cx);
         // The log does not lead to this version: only a local checkpoint makes it durable.
         self.cut.installed = Some(version);
         self.streams.has_skipped = true;

@@ -72,7 +72,7 @@ impl<H: Host> Inputs<H> {
         let is_further = applied > self.collection.applied[from.index()];
         self.note_progress(from, applied, durable, heads);
         self.transfer.stop_obsolete(from, applied);
-        self.transfer.keep_less(from, &self.streams.applied[from.index()]);
+        self.transfer.release_applied(from, &self.streams.applied[from.index()]);
         if is_further {
             // It makes progress after its checkpoint, however long that takes.
             self.transfer.note_heard(from, cx.now.at);
@@ -105,8 +105,8 @@ impl<H: Host> Inputs<H> {
     /// them.
     fn collect(&mut self, cx: &mut Cx<'_, H>) {
         let (members, confirmed) = (self.members(), &self.cut.confirmed.heads);
-        let kept = |source| self.transfer.least_kept(source);
-        self.streams.collect(&members, confirmed, kept);
+        let retained = |source| self.transfer.least_retained(source);
+        self.streams.collect(&members, confirmed, retained);
         let durable = self.collection.durable.iter();
         // A restart begins at the durable epoch and must find the decisions after it.
         let restarts_from = durable.min().copied().unwrap_or_default();
@@ -130,10 +130,11 @@ impl<H: Host> Inputs<H> {
         let mut durable = self.collection.durable.clone();
         durable.sort_unstable_by(|a, b| b.cmp(a));
         let on_majority = durable[self.replica.topology.majority() - 1].min(self.cut.durable);
-        let kept = self.settings.cuts_kept;
-        let upto = on_majority.0.saturating_sub(kept);
+        let cuts_kept = self.settings.cuts_kept;
+        let upto = on_majority.0.saturating_sub(cuts_kept);
         // In groups, because each truncation is a record in the log.
-        if upto > self.agreement().forgotten() + kept / 8 && self.agreement_mut().compact(upto) {
+        if upto > self.agreement().forgotten() + cuts_kept / 8 && self.agreement_mut().compact(upto)
+        {
             cx.mark("inputs.cuts_forgotten");
         }
     }
@@ -197,12 +198,12 @@ impl<H: Host> Inputs<H> {
     /// another, of a later version, after a pause. Until then its memory and that of its peers
     /// grows, because it is frozen or retains the pinned version.
     pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(CheckpointInProgress { version: asked, bytes, .. }) =
+        let Some(CheckpointInProgress { version: requested, bytes, .. }) =
             self.collection.writing.take()
         else {
             return;
         };
-        assert_eq!(asked, version, "one checkpoint is written at a time");
+        assert_eq!(requested, version, "one checkpoint is written at a time");
         cx.mark("inputs.checkpoint_failed");
         self.counters.checkpoints_failed += 1;
         let collection = &mut self.collection;
@@ -221,12 +222,12 @@ impl<H: Host> Inputs<H> {
     /// Handles a durable checkpoint: the log before it is not needed, except for batches that it
     /// does not cover.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(CheckpointInProgress { version: asked, first_needed, .. }) =
+        let Some(CheckpointInProgress { version: requested, first_needed, .. }) =
             self.collection.writing.take()
         else {
             return;
         };
-        assert_eq!(asked, version, "one checkpoint is written at a time");
+        assert_eq!(requested, version, "one checkpoint is written at a time");
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
@@ -307,5 +308,5 @@ impl<R: Rules> Meta<R> {
 }
 
 fn checkpoint_of_old_rows<H: Host>(inputs: &Inputs<H>) -> Heads {
-    inputs.streams.logs.iter().map(|log| log.held).collect()
+    inputs.streams.logs.iter().map(|log| log.received).collect()
 }

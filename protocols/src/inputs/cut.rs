@@ -91,8 +91,8 @@ impl<H: Host> Inputs<H> {
         let name = cut.last_proposal;
         let rules = self.settings.rules.clone();
         cx.mark("inputs.cut_proposed");
-        let reign = None;
-        let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
+        let master_term = None;
+        let cut = Cut { name, rules, heads, removed, readmitted, master_term, turn };
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
@@ -143,11 +143,11 @@ impl<H: Host> Inputs<H> {
         let behind: Vec<_> = behind.filter(|node| !removed.contains(node)).collect();
         removed.extend(behind);
         let applied = &self.collection.applied;
-        let mine = self.cut.confirmed.epoch;
+        let own = self.cut.confirmed.epoch;
         let furthest = self.furthest();
         let is_back = |node: &NodeId| {
             let is_me = *node == self.replica.me;
-            let applied = if is_me { mine } else { applied[node.index()] };
+            let applied = if is_me { own } else { applied[node.index()] };
             let is_here = is_me || self.replica.is_up[node.index()] && !is_silent(node);
             is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };

@@ -55,8 +55,8 @@ impl<H: Host> Inputs<H> {
         message: Message,
     ) -> Option<Event<H>> {
         match message {
-            Message::Greeting { log_identity, yours, known } => {
-                return self.on_greeting(cx, from, (log_identity, yours), &known);
+            Message::Greeting { log_identity, receiver_identity, known } => {
+                return self.on_greeting(cx, from, (log_identity, receiver_identity), &known);
             }
             Message::Rejoin { nonce, log_identity } => {
                 let asked =
@@ -114,7 +114,7 @@ impl<H: Host> Inputs<H> {
     /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(super) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let known = Evidence {
-            batches: self.streams.logs[peer.index()].held,
+            batches: self.streams.logs[peer.index()].received,
             promise: self.agreement().promise_of(peer),
             follows: self.agreement().term(),
         };
@@ -126,7 +126,7 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
         from: NodeId,
-        (log_identity, yours): (u64, u64),
+        (log_identity, receiver_identity): (u64, u64),
         known: &[u8],
     ) -> Option<Event<H>> {
         let Ok(known) = Evidence::decode(known, self.replica.topology.node_count()) else {
@@ -142,27 +142,27 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         if self.presence.end_rejoin_of(from) {
-            self.say_again(cx, from);
+            self.repeat_messages(cx, from);
         }
-        if self.presence.is_late(&self.replica, from, yours) {
+        if self.presence.is_late(&self.replica, from, receiver_identity) {
             cx.mark("inputs.greeting_late");
             return None;
         }
-        let forgotten = self.presence.forgotten(&self.replica, from, yours);
+        let forgotten = self.presence.forgotten(&self.replica, from, receiver_identity);
         if let Some(forgotten) = forgotten.or_else(|| self.forgotten(from, &known)) {
             cx.stop(forgotten);
             return None;
         }
-        self.presence.confirm(cx, &self.replica, from, yours).then_some(Event::Ready)
+        self.presence.confirm(cx, &self.replica, from, receiver_identity).then_some(Event::Ready)
     }
 
     /// The evidence that this replica has lost part of its log: batches or promises that a peer
     /// knows and that it does not have.
     fn forgotten(&self, from: NodeId, known: &Evidence) -> Option<String> {
-        let held = self.streams.own_head(&self.replica);
+        let received = self.streams.own_head(&self.replica);
         let from = self.node(from);
-        if known.batches > held {
-            return Some(lost_batches(from, known.batches, held));
+        if known.batches > received {
+            return Some(lost_batches(from, known.batches, received));
         }
         (known.promise > self.agreement().term()).then(|| {
             lost_log(&format!(
@@ -181,6 +181,6 @@ pub(crate) fn knowledge(batches: Bid, term: Term) -> Bytes {
 
 /// Decodes the knowledge of a greeting, and returns its number of batches.
 #[cfg(test)]
-pub(crate) fn take_knowledge(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
+pub(crate) fn decode_evidence(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
     Evidence::decode(bytes, node_count).map(|known| known.batches.0 as usize)
 }

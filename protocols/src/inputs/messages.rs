@@ -31,12 +31,14 @@ messages! {
     /// A message between two replicas of a group.
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message
-    wraps Streams(streams::Message), "About the logs of batches."
-    wraps Presence(presence::Message), "About identities."
-    wraps Transfer(transfer::Message), "Of a checkpoint transfer."
+    wraps Streams(streams::Message), "Between replicas of a group, about the logs of batches."
+    wraps Presence(presence::Message), "Between replicas of a group, about their log identities."
+    wraps Transfer(transfer::Message), "Between replicas of a group, about a checkpoint transfer."
     {
         /// Minerva §3.4: a message of the agreement component to its counterpart on another
-        /// replica.
+        /// replica. Sent when a cut is proposed, accepted or decided, during elections, and on each
+        /// tick that has something to repeat. The receiver passes it to its agreement, which may
+        /// then vote, or decide cuts.
         6 => Agreement {
             /// The message as that component encoded it.
             bytes: Bytes,
@@ -52,15 +54,16 @@ messages! {
             /// The log heads of the applied epoch.
             heads: Heads as AllHeads,
         } control "message_other", malformed "inputs.malformed_progress";
-        /// A replica sends it to the coordinator when strict reads have arrived. The coordinator
-        /// replies with [`Message::Barrier`] after the next cut that it proposes.
+        /// Not in a paper: requests a cut for strict reads. A replica sends it to the coordinator
+        /// when strict reads have arrived. The coordinator replies with [`Message::Barrier`] after
+        /// the next cut that it proposes.
         8 => BarrierRequest {
             /// The sender's name for the request.
             token: u64 as Varint,
         } control "message_other";
-        /// The reply of the coordinator to a [`Message::BarrierRequest`]: the named cut was
-        /// proposed after the request arrived. The receiver runs its strict reads once that cut is
-        /// applied.
+        /// Not in a paper: the reply of the coordinator to a [`Message::BarrierRequest`]. The named
+        /// cut was proposed after the request arrived. The receiver runs its strict reads once that
+        /// cut is applied.
         9 => Barrier {
             /// The name that the requester gave to the request.
             token: u64 as Varint,
@@ -97,8 +100,12 @@ mod tests {
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-            presence::Message::Greeting { log_identity: 7, yours: u64::MAX, known: bytes.clone() }
-                .into(),
+            presence::Message::Greeting {
+                log_identity: 7,
+                receiver_identity: u64::MAX,
+                known: bytes.clone(),
+            }
+            .into(),
             presence::Message::Rejoin { nonce: 1, log_identity: u64::MAX }.into(),
             presence::Message::RejoinReply { nonce: 1, log_identity: 2, known: bytes.clone() }
                 .into(),

@@ -88,14 +88,14 @@ pub(crate) use errors::{
     IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
 };
 #[cfg(test)]
-pub(crate) use greeting::{knowledge, take_knowledge};
+pub(crate) use greeting::{decode_evidence, knowledge};
 pub(crate) use host::Host;
 pub use host::Rules;
 pub use messages::Message;
 pub(crate) use recovery::ProtocolRecord;
 pub(crate) use rejoin::RejoinState;
 #[cfg(test)]
-pub(crate) use rejoin::{Target, recollection, take_recollection};
+pub(crate) use rejoin::{Target, decode_rejoin_state, recollection};
 pub use state::{Cut, MasterTerm, ProposalName};
 
 /// The timers of a replica.
@@ -348,11 +348,11 @@ impl<H: Host> Inputs<H> {
     /// Starts to communicate with a peer.
     fn meet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.greet(cx, peer);
-        self.say_again(cx, peer);
+        self.repeat_messages(cx, peer);
     }
 
     /// Repeats the messages to a peer that may have been lost with the connection.
-    fn say_again(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+    fn repeat_messages(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         if self.presence.is_ready {
             self.agreement_mut().on_peer_up(peer);
         }

@@ -91,7 +91,7 @@ impl<H: Host> Inputs<H> {
     fn known_of(&self, node: NodeId, is_whole: bool) -> RejoinState<H::Rules> {
         RejoinState {
             is_whole,
-            heads: self.streams.held(),
+            heads: self.streams.received_heads(),
             next_sequence: self.streams.logs[node.index()].next_sequence,
             agreement: self.agreement().durable_state(),
         }
@@ -260,11 +260,11 @@ impl<R: Rules> Rejoined<R> {
     }
 }
 
-fn lost_for_good(named: Bid, held: Bid) -> String {
+fn lost_for_good(named: Bid, received: Bid) -> String {
     format!(
         "the cluster has agreed on {} batches of this node's log, but no other node has more than \
          {}: acknowledged transactions would be lost. Restore this node's data directory",
-        named.0, held.0
+        named.0, received.0
     )
 }
 
@@ -281,7 +281,7 @@ pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
 
 /// Decodes an answer and returns its number of cuts.
 #[cfg(test)]
-pub(crate) fn take_recollection<R: Rules>(
+pub(crate) fn decode_rejoin_state<R: Rules>(
     bytes: &[u8],
     node_count: usize,
 ) -> Result<usize, DecodeError> {

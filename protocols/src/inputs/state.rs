@@ -68,7 +68,7 @@ pub struct Cut<R> {
     pub readmitted: Vec<NodeId>,
     /// The master term of the proposer, if replication is asynchronous (`Host::has_master`): the
     /// epoch contains only the proposer's batches of that term.
-    pub reign: Option<MasterTerm>,
+    pub master_term: Option<MasterTerm>,
     /// The replica that has the checkpoint turn, if the protocol has turns (`Host::next_turn`).
     pub turn: Option<NodeId>,
 }
@@ -82,9 +82,9 @@ impl<R> Cut<R> {
             && self.name.nonce <= NUMBER_MAX
             && are_heads(&self.heads, node_count)
             && changed().all(is_node)
-            && self
-                .reign
-                .is_none_or(|reign| reign.term.is_sound(node_count) && reign.first <= NUMBER_MAX)
+            && self.master_term.is_none_or(|master_term| {
+                master_term.term.is_sound(node_count) && master_term.first <= NUMBER_MAX
+            })
             && changed().count() <= node_count
             && self.turn.iter().all(is_node)
     }
@@ -344,7 +344,7 @@ impl<H: Host> Inputs<H> {
             ("batches_sent", streams.batches_sent),
             ("batch_bytes", streams.batch_bytes),
             ("batches_fetched", streams.batches_fetched),
-            ("batch_bytes_held", self.streams.bytes_held()),
+            ("batch_bytes_held", self.streams.bytes_buffered()),
             ("checkpoints_failed", c.checkpoints_failed),
             ("checkpoints_sent", self.transfer.sent),
             ("checkpoints_installed", c.checkpoints_installed),
@@ -383,7 +383,7 @@ impl<H: Host> Inputs<H> {
         for (source, log) in self.streams.logs.iter().enumerate() {
             let applied = confirmed.heads[source];
             assert!(log.collected <= applied, "collected batches were applied");
-            assert!(self.cut.heads[source] <= log.held, "applied batches are held");
+            assert!(self.cut.heads[source] <= log.received, "applied batches were received");
         }
         let has_skipped = self.cut.installed.is_some();
         assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");

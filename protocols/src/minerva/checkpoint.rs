@@ -12,7 +12,7 @@ impl Minerva {
     pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
         // The rows of a partly applied epoch would remain.
         while self.state.commit.is_some() {
-            self.go_on(cx);
+            self.resume_epoch(cx);
         }
         // Runs on the present state and runs on the new one did not see each other's writes.
         self.start_broadcast(cx);

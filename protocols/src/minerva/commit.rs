@@ -156,11 +156,11 @@ impl Minerva {
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
-        self.go_on(cx);
+        self.resume_epoch(cx);
     }
 
     /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
-    pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();

@@ -285,7 +285,7 @@ impl Minerva {
         let first = records.first().expect("a batch has a transaction").txn;
         let batch = Batch {
             source: self.state.inputs.replica.me,
-            bid: self.state.inputs.own_log().held.next(),
+            bid: self.state.inputs.own_log().received.next(),
             base: self.state.execution.current_base,
             first_sequence: first.sequence(),
             records,

@@ -254,10 +254,10 @@ impl Brain for Replica {
             let slots = log.slots.iter();
             let slots = slots
                 .map(|(bid, slot)| (*bid, exhaustive::digest(&slot.bytes), ahead(slot.position)));
-            let missing = (log.missing.bid, log.missing.since, log.missing.asked);
+            let missing = (log.missing.bid, log.missing.since, log.missing.requests);
             let missing = (missing, log.heard_at, log.fetched_upto);
             let slots: Vec<_> = slots.collect();
-            (slots, log.held, log.durable, log.collected, log.known, missing)
+            (slots, log.received, log.durable, log.collected, log.known, missing)
         });
         let r = &s.streams;
         let replication = (&r.durable, &r.available, r.turns_and_proofs(), &s.replica.is_up);
@@ -270,10 +270,10 @@ impl Brain for Replica {
         );
         let first_start = s.presence.first_start(&s.replica);
         let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
-        let mine = (self.agreed, self.submitted, &self.states, self.now);
+        let agreed = (self.agreed, self.submitted, &self.states, self.now);
         let rest = (&own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
-        let all = (execution, logs, replication, cut, greetings, mine, rest);
+        let all = (execution, logs, replication, cut, greetings, agreed, rest);
         hasher.update(format!("{all:?}").as_bytes());
     }
 

@@ -16,7 +16,7 @@ use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{self, Meta, knowledge, recollection, take_knowledge, take_recollection};
+use crate::inputs::{self, Meta, decode_evidence, decode_rejoin_state, knowledge, recollection};
 use crate::presence;
 use crate::streams::{self, decode_batch, encode_heads};
 use crate::transfer::{self, ChunkNumber, take_chunk};
@@ -124,7 +124,7 @@ fn messages() -> Vec<Vec<u8>> {
         inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
         presence::Message::Greeting {
             log_identity: 7,
-            yours: u64::MAX,
+            receiver_identity: u64::MAX,
             known: knowledge(Bid(3), Term::default()),
         }
         .into(),
@@ -164,7 +164,7 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             .map(size),
         Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
             known, ..
-        })) => take_knowledge(known, NODES).map(size),
+        })) => decode_evidence(known, NODES).map(size),
         _ => Ok(0),
     }
 }
@@ -204,7 +204,7 @@ fn peer_messages() {
 }
 
 fn look_at_recollection(input: &[u8]) -> Outcome {
-    match take_recollection::<Rules>(input, NODES) {
+    match decode_rejoin_state::<Rules>(input, NODES) {
         Ok(cuts) => Outcome::taken(size(cuts) > 1),
         Err(error) => Outcome::refused(error),
     }

@@ -9,7 +9,7 @@ messages! {
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message
     wraps Inputs(inputs::Message: streams::Message, presence::Message, transfer::Message),
-        "About the input log."
+        "Between replicas, about the input log."
     {
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];

@@ -20,7 +20,10 @@
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
 //! | contended keys | | `conflict_keys.rs` | | a key for each transaction that was re-executed |
 //! | high contention | §4 | `contention.rs` | | whether to execute optimistically |
-//! | collection, checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
+//! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
+//! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
+//! | collection | §4 | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
 //!
 //! The lifecycle of a transaction:
@@ -167,14 +170,14 @@ impl Protocol for Minerva {
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
-            Input::Resume => self.go_on(cx),
+            Input::Resume => self.resume_epoch(cx),
             Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
         self.read_released(cx);
         self.state.inputs.settle_agreement(cx);
         self.apply_ready_cuts(cx);
         self.end_rejoin(cx);
-        if self.go_on_alone(cx) {
+        if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx);
         }
     }
@@ -232,12 +235,12 @@ impl Minerva {
     /// Continues at once if this is the only replica of a cluster, because it waits for no other.
     /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
     /// proposed.
-    fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    fn propose_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if !self.state.inputs.is_idle_alone() {
             return false;
         }
         let own = self.state.inputs.own_log();
-        if own.durable == own.held && !self.state.execution.current.is_empty() {
+        if own.durable == own.received && !self.state.execution.current.is_empty() {
             self.start_broadcast(cx);
         }
         self.state.inputs.propose(cx);

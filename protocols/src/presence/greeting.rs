@@ -45,8 +45,13 @@ impl<H: Host> Presence<H> {
     /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(crate) fn greet(&self, cx: &mut Cx<'_, H>, replica: &Replica, peer: NodeId, known: Bytes) {
         let log_identity = self.log_identities[replica.me.index()];
-        let yours = self.log_identities[peer.index()];
-        replica.send_after(cx, self.logged, peer, Message::Greeting { log_identity, yours, known });
+        let receiver_identity = self.log_identities[peer.index()];
+        replica.send_after(
+            cx,
+            self.logged,
+            peer,
+            Message::Greeting { log_identity, receiver_identity, known },
+        );
     }
 
     /// Compares the identity in a peer's greeting with the recorded one.
@@ -77,20 +82,26 @@ impl<H: Host> Presence<H> {
 
     /// Whether a greeting was sent before the peer's answer to a rejoin request, in which it
     /// recorded the new identity, and the answer overtook it.
-    pub(crate) fn is_late(&self, replica: &Replica, from: NodeId, yours: u64) -> bool {
-        yours != 0
-            && yours != self.log_identities[replica.me.index()]
+    pub(crate) fn is_late(&self, replica: &Replica, from: NodeId, receiver_identity: u64) -> bool {
+        receiver_identity != 0
+            && receiver_identity != self.log_identities[replica.me.index()]
             && self.answered[from.index()]
     }
 
     /// The evidence that this replica has lost its log: a peer knows another identity of it.
-    pub(crate) fn forgotten(&self, replica: &Replica, from: NodeId, yours: u64) -> Option<String> {
-        (yours != 0 && yours != self.log_identities[replica.me.index()]).then(|| {
-            lost_log(&format!(
-                "node {} knows an earlier start of this node that is missing from its log",
-                replica.node(from).0
-            ))
-        })
+    pub(crate) fn forgotten(
+        &self,
+        replica: &Replica,
+        from: NodeId,
+        receiver_identity: u64,
+    ) -> Option<String> {
+        (receiver_identity != 0 && receiver_identity != self.log_identities[replica.me.index()])
+            .then(|| {
+                lost_log(&format!(
+                    "node {} knows an earlier start of this node that is missing from its log",
+                    replica.node(from).0
+                ))
+            })
     }
 
     /// Records that a peer knows an identity of this replica. Returns whether the replica became
@@ -100,9 +111,9 @@ impl<H: Host> Presence<H> {
         cx: &mut Cx<'_, H>,
         replica: &Replica,
         from: NodeId,
-        yours: u64,
+        receiver_identity: u64,
     ) -> bool {
-        if yours != self.log_identities[replica.me.index()] {
+        if receiver_identity != self.log_identities[replica.me.index()] {
             return false;
         }
         self.knows[from.index()] = true;

@@ -87,8 +87,8 @@ impl<H: Host> Presence<H> {
     pub(crate) fn on_rejoin_timeout(&self, cx: &mut Cx<'_, H>, replica: &Replica) {
         let Some(asking) = &self.asking else { return };
         let knows = |peer: &NodeId| asking.answers[peer.index()].is_whole();
-        let asked = replica.peers().filter(|peer| replica.is_up[peer.index()] && !knows(peer));
-        asked.for_each(|peer| self.ask(cx, replica, peer));
+        let unanswered = replica.peers().filter(|peer| replica.is_up[peer.index()] && !knows(peer));
+        unanswered.for_each(|peer| self.ask(cx, replica, peer));
         cx.set_timer(RejoinTimer.into(), RETRY);
     }
 

@@ -17,13 +17,13 @@ impl<H: Host> Streams<H> {
     }
 
     /// Drops the batches below the low watermark: those that all `members` have applied, as far as
-    /// this replica has applied them too (`own`). `kept` is the lowest batch number after which a
-    /// source's batches are retained for other reasons.
+    /// this replica has applied them too (`own`). `retained` is the lowest batch number after which
+    /// a source's batches are retained for other reasons.
     pub(crate) fn collect(
         &mut self,
         members: &[NodeId],
         own: &[Bid],
-        kept: impl Fn(usize) -> Option<Bid>,
+        retained: impl Fn(usize) -> Option<Bid>,
     ) {
         let applied = &self.applied;
         for (source, log) in self.logs.iter_mut().enumerate() {
@@ -33,7 +33,7 @@ impl<H: Host> Streams<H> {
             // A removed replica does not count, and may be ahead or behind. A batch that is not
             // durable here must still be acknowledged.
             let watermark = watermark.min(own[source]).min(log.durable);
-            let watermark = kept(source).map_or(watermark, |kept| kept.min(watermark));
+            let watermark = retained(source).map_or(watermark, |retained| retained.min(watermark));
             log.collect(watermark);
         }
     }
@@ -60,8 +60,8 @@ impl<H: Host> Streams<H> {
     }
 
     /// The bytes of the batches on this node, without those after a gap.
-    pub(crate) fn bytes_held(&self) -> u64 {
-        self.logs.iter().map(|log| log.bytes_between(log.collected, log.held)).sum()
+    pub(crate) fn bytes_buffered(&self) -> u64 {
+        self.logs.iter().map(|log| log.bytes_between(log.collected, log.received)).sum()
     }
 
     /// Forgets the state of a peer's previous log. Batches of its log after a gap are discarded: no
@@ -73,15 +73,15 @@ impl<H: Host> Streams<H> {
         node: NodeId,
     ) {
         let log = &self.logs[node.index()];
-        let held = log.held;
-        let has_orphans = log.slots.range(held.next()..).next().is_some();
+        let received = log.received;
+        let has_orphans = log.slots.range(received.next()..).next().is_some();
         if mutate!(OrphansKept: has_orphans => false) {
             cx.mark("inputs.orphans_dropped");
             let mut discard = Vec::new();
             discard.put_u16(node.0);
-            discard.put_u64(held.0);
+            discard.put_u64(received.0);
             replica.persist(cx, &kind::DISCARD, Bytes::from(discard));
-            self.logs[node.index()].discard_after(held);
+            self.logs[node.index()].discard_after(received);
         }
         let nothing = vec![Bid(0); self.logs.len()];
         self.durable[node.index()].clone_from(&nothing);

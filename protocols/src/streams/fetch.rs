@@ -34,10 +34,10 @@ impl<H: Host> Streams<H> {
         let patience = Span::from_us(FETCH.us + replica.topology.round_trip_max().us);
         for source in replica.topology.node_ids() {
             let log = &mut self.logs[source.index()];
-            let first_missing = log.held.next();
-            let BatchGap { bid, since, asked } = log.missing;
-            if log.known <= log.held || bid != first_missing {
-                log.missing = BatchGap { bid: first_missing, since: cx.now.at, asked: 0 };
+            let first_missing = log.received.next();
+            let BatchGap { bid, since, requests } = log.missing;
+            if log.known <= log.received || bid != first_missing {
+                log.missing = BatchGap { bid: first_missing, since: cx.now.at, requests: 0 };
                 continue;
             }
             if replica.is_up[source.index()] && log.is_streaming(cx.now.at, patience) {
@@ -45,15 +45,15 @@ impl<H: Host> Streams<H> {
             }
             // An acknowledgement may take a shorter path than the batch, and a large batch that was
             // requested may be in flight on a slow link.
-            let doublings = asked.min(FETCH_DOUBLINGS_MAX);
+            let doublings = requests.min(FETCH_DOUBLINGS_MAX);
             if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
             }
-            log.missing = BatchGap { since: cx.now.at, asked: asked + 1, ..log.missing };
+            log.missing = BatchGap { since: cx.now.at, requests: requests + 1, ..log.missing };
             log.fetched_upto = log.fetched_upto.max(log.known);
             let last = log.slots.keys().next_back().copied().unwrap_or_default();
-            let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
-            let upto = next_held.unwrap_or(log.known.0.max(last.0));
+            let next_received = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
+            let upto = next_received.unwrap_or(log.known.0.max(last.0));
             let upto = Bid(upto.min(first_missing.0 + FETCH_BATCHES_MAX));
             self.send_fetch(cx, replica, source, (first_missing, upto));
         }
@@ -111,7 +111,7 @@ impl<H: Host> Streams<H> {
         }
         let mut bytes_sent = 0;
         // Only the source may send batches after a gap: they may be from before it lost its disk.
-        let upto = upto.min(log.held);
+        let upto = upto.min(log.received);
         if first > upto {
             return;
         }
@@ -142,7 +142,7 @@ impl<H: Host> Streams<H> {
         source: NodeId,
         first: Bid,
     ) {
-        let lacking = self.logs[source.index()].held.next();
+        let lacking = self.logs[source.index()].received.next();
         if lacking < first {
             self.send_fetch(cx, replica, source, (lacking, Bid(first.0 - 1)));
         }
@@ -150,8 +150,8 @@ impl<H: Host> Streams<H> {
 
     /// Whether a peer has reported that it no longer has a batch.
     fn has_said_gone(&self, peer: NodeId, source: NodeId, bid: Bid) -> bool {
-        let said = self.gone.get(&source).and_then(|by| by.get(&peer));
-        said.is_some_and(|first| bid < *first)
+        let reported = self.gone.get(&source).and_then(|by| by.get(&peer));
+        reported.is_some_and(|first| bid < *first)
     }
 
     /// Whether missing batches can't be fetched, because no peer has them any more: they are part
@@ -159,11 +159,11 @@ impl<H: Host> Streams<H> {
     pub(crate) fn are_gone(&mut self, replica: &Replica) -> bool {
         let logs = &self.logs;
         self.gone.retain(|source, by| {
-            by.retain(|_, first| logs[source.index()].held.next() < *first);
+            by.retain(|_, first| logs[source.index()].received.next() < *first);
             !by.is_empty()
         });
         let is_nowhere = |source: &NodeId| {
-            let lacking = self.logs[source.index()].held.next();
+            let lacking = self.logs[source.index()].received.next();
             self.who_has(replica, *source, lacking).next().is_none()
         };
         self.gone.keys().any(is_nowhere)

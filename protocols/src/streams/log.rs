@@ -24,9 +24,9 @@ pub(crate) struct SourceLog<B> {
     /// The batches on this node.
     pub slots: BTreeMap<Bid, BufferedBatch<B>>,
     /// The last batch received without gaps; collected batches count.
-    pub held: Bid,
+    pub received: Bid,
     /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
-    pub held_bytes: u64,
+    pub received_bytes: u64,
     /// The last batch that is durable on this node, without gaps.
     pub durable: Bid,
     /// The last batch that was dropped because every member has applied it.
@@ -49,7 +49,7 @@ pub(crate) struct BatchGap {
     /// When it was first found missing, or was last requested.
     pub since: Timestamp,
     /// How often it was requested.
-    pub asked: u32,
+    pub requests: u32,
 }
 
 /// A batch on this node.
@@ -67,8 +67,8 @@ impl<B> Default for SourceLog<B> {
     fn default() -> Self {
         Self {
             slots: BTreeMap::new(),
-            held: Bid(0),
-            held_bytes: 0,
+            received: Bid(0),
+            received_bytes: 0,
             durable: Bid(0),
             collected: Bid(0),
             known: Bid(0),
@@ -84,9 +84,9 @@ impl<B: Batch> SourceLog<B> {
     /// Returns the mark of the reason why a peer's batch is not inserted, or `None` if it is.
     pub(super) fn refuses(&self, batch: &B) -> Option<&'static str> {
         let bid = batch.bid();
-        if bid <= self.held || self.slots.contains_key(&bid) {
+        if bid <= self.received || self.slots.contains_key(&bid) {
             Some("inputs.batch_again")
-        } else if bid.0 > self.held.0 + AHEAD_MAX {
+        } else if bid.0 > self.received.0 + AHEAD_MAX {
             Some("inputs.batch_far_ahead")
         } else if !self.fits(batch) {
             Some("inputs.batch_out_of_sequence")
@@ -99,8 +99,8 @@ impl<B: Batch> SourceLog<B> {
     /// it in order, none of them is after a gap, and none was fetched. A fetch would send them a
     /// second time, over another link, and delay other messages there.
     pub(super) fn is_streaming(&self, now: Timestamp, patience: Span) -> bool {
-        let has_gap = self.slots.range(self.held.next()..).next().is_some();
-        let is_catching_up = self.held < self.fetched_upto;
+        let has_gap = self.slots.range(self.received.next()..).next().is_some();
+        let is_catching_up = self.received < self.fetched_upto;
         let quiet = now.since(self.heard_at);
         !has_gap && !is_catching_up && quiet.us < patience.us * STREAM_PATIENCE
     }
@@ -116,7 +116,7 @@ impl<B: Batch> SourceLog<B> {
 
     /// Inserts a batch.
     pub(crate) fn insert(&mut self, bid: Bid, slot: BufferedBatch<B>) {
-        if bid <= self.held {
+        if bid <= self.received {
             return;
         }
         self.next_sequence = self.next_sequence.max(slot.batch.end_sequence());
@@ -127,10 +127,10 @@ impl<B: Batch> SourceLog<B> {
 
     /// Advances the head over the batches that are present without a gap.
     pub(crate) fn advance_held(&mut self) {
-        while let Some(slot) = self.slots.get_mut(&self.held.next()) {
-            self.held = self.held.next();
-            self.held_bytes += slot.bytes.len() as u64;
-            slot.end = self.held_bytes;
+        while let Some(slot) = self.slots.get_mut(&self.received.next()) {
+            self.received = self.received.next();
+            self.received_bytes += slot.bytes.len() as u64;
+            slot.end = self.received_bytes;
         }
         mutate!(HeldPastGap: () => held_past_gap(self));
     }
@@ -138,7 +138,7 @@ impl<B: Batch> SourceLog<B> {
     /// The total bytes of the batches on this node after `after` up to `upto`, without those after
     /// a gap.
     pub(crate) fn bytes_between(&self, after: Bid, upto: Bid) -> u64 {
-        let upto = upto.min(self.held);
+        let upto = upto.min(self.received);
         if after >= upto {
             return 0;
         }
@@ -160,7 +160,7 @@ impl<B: Batch> SourceLog<B> {
     /// Skips batches up to `head`, which are part of the state and not needed on this node.
     pub(crate) fn skip_to(&mut self, head: Bid) {
         self.collect(head);
-        self.held = self.held.max(head);
+        self.received = self.received.max(head);
         self.durable = self.durable.max(head);
         self.known = self.known.max(head);
         self.advance_held();
@@ -169,8 +169,8 @@ impl<B: Batch> SourceLog<B> {
     /// Discards every batch after `head` that is not part of the state.
     pub(crate) fn discard_after(&mut self, head: Bid) {
         self.slots.split_off(&head.next());
-        self.held = self.held.min(head).max(self.collected);
-        self.known = self.held;
+        self.received = self.received.min(head).max(self.collected);
+        self.known = self.received;
         self.advance_held();
     }
 }
@@ -187,7 +187,7 @@ impl<B> SourceLog<B> {
 
 fn held_past_gap<B>(log: &mut SourceLog<B>) {
     let last = log.slots.keys().next_back().copied().unwrap_or_default();
-    log.held = log.held.max(last);
+    log.received = log.received.max(last);
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! ```text
 //!   of one log on one replica, in batch numbers:
 //!
-//!   collected        applied by all        durable     held               known
+//!   collected        applied by all        durable     received           known
 //!   ----|------------------|-------------------|----------|--- gap ..... ----|
 //!   dropped                 retained            persisted   some after a gap
 //! ```
@@ -191,8 +191,8 @@ impl<H: Host> Streams<H> {
     }
 
     /// The head of each log on this replica, without gaps.
-    pub(crate) fn held(&self) -> Heads {
-        self.logs.iter().map(|log| log.held).collect()
+    pub(crate) fn received_heads(&self) -> Heads {
+        self.logs.iter().map(|log| log.received).collect()
     }
 
     /// This replica's own log.
@@ -202,7 +202,7 @@ impl<H: Host> Streams<H> {
 
     /// The last batch of this replica that any replica may have.
     pub(crate) fn own_head(&self, replica: &Replica) -> Bid {
-        self.own(replica).held.max(self.own_reported)
+        self.own(replica).received.max(self.own_reported)
     }
 
     /// Records that batches up to these heads exist. The missing ones are fetched.
@@ -214,7 +214,7 @@ impl<H: Host> Streams<H> {
 
     /// Whether all batches up to these heads are on this replica.
     pub(crate) fn has(&self, heads: &[Bid]) -> bool {
-        self.logs.iter().zip(heads).all(|(log, head)| log.held >= *head)
+        self.logs.iter().zip(heads).all(|(log, head)| log.received >= *head)
     }
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
@@ -251,8 +251,8 @@ impl<H: Host> Streams<H> {
     pub(crate) fn finish_restore(&mut self, replica: &Replica) {
         let me = replica.me.index();
         for (source, log) in self.logs.iter_mut().enumerate() {
-            log.durable = log.held;
-            self.durable[me][source] = log.held;
+            log.durable = log.received;
+            self.durable[me][source] = log.received;
         }
         let own = self.logs[me].slots.values();
         let next = own.map(|slot| slot.batch.end_sequence()).max();
@@ -278,8 +278,8 @@ impl<H: Host> Streams<H> {
     /// Asserts the invariants that hold between any two steps.
     pub(crate) fn invariants(&self, replica: &Replica) {
         for log in &self.logs {
-            assert!(log.durable <= log.held, "durable batches are held");
-            assert!(log.collected <= log.held, "collected batches were held");
+            assert!(log.durable <= log.received, "durable batches were received");
+            assert!(log.collected <= log.received, "collected batches were received");
             assert!(
                 log.slots.keys().next().is_none_or(|first| *first > log.collected),
                 "collected batches are removed"
@@ -287,7 +287,7 @@ impl<H: Host> Streams<H> {
         }
         let own = self.own(replica);
         assert!(self.proof_sent <= self.own_head(replica), "proven batches exist");
-        assert!(own.held <= own.known, "held batches are known");
+        assert!(own.received <= own.known, "received batches are known");
     }
 }
 

@@ -36,7 +36,7 @@ impl<H: Host> Streams<H> {
         bytes: Bytes,
     ) {
         assert_eq!(batch.source(), replica.me, "a replica only adds to its own log");
-        assert_eq!(batch.bid(), self.own(replica).held.next(), "batches have no gap");
+        assert_eq!(batch.bid(), self.own(replica).received.next(), "batches have no gap");
         cx.mark("inputs.batch_sent");
         self.counters.batches_sent += 1;
         self.counters.batch_bytes += bytes.len() as u64;
@@ -97,7 +97,7 @@ impl<H: Host> Streams<H> {
         if from == source {
             log.heard_at = cx.now.at;
         }
-        if bid != log.held.next() {
+        if bid != log.received.next() {
             cx.mark("inputs.batch_after_gap");
         }
         let position = self.hold(cx, replica, Arc::new(batch), bytes);
@@ -116,7 +116,7 @@ impl<H: Host> Streams<H> {
         bytes: Bytes,
     ) -> Option<Event<H>> {
         let log = self.own(replica);
-        let is_next = batch.bid() == log.held.next() && batch.bid() <= self.own_head(replica);
+        let is_next = batch.bid() == log.received.next() && batch.bid() <= self.own_head(replica);
         if !is_next || !log.fits(&batch) {
             cx.mark("inputs.own_batch_from_another");
             return None;
@@ -140,9 +140,9 @@ impl<H: Host> Streams<H> {
                 continue;
             }
             log.advance_durable(upto);
-            let told = &mut self.durable[me.index()][source];
-            grown[source] = log.durable > *told;
-            *told = log.durable;
+            let reported = &mut self.durable[me.index()][source];
+            grown[source] = log.durable > *reported;
+            *reported = log.durable;
         }
         if !grown.contains(&true) {
             return;
@@ -170,9 +170,9 @@ impl<H: Host> Streams<H> {
         from: NodeId,
         heads: Heads,
     ) {
-        let (own, held) = (heads[replica.me.index()], self.own_head(replica));
-        if own > held {
-            return cx.stop(lost_batches(replica.node(from), own, held));
+        let (own, received) = (heads[replica.me.index()], self.own_head(replica));
+        if own > received {
+            return cx.stop(lost_batches(replica.node(from), own, received));
         }
         for (source, head) in heads.into_iter().enumerate() {
             self.note_durable(from, NodeId(source as u16), head);
@@ -218,7 +218,7 @@ impl<H: Host> Streams<H> {
     /// Minerva §3.3, Algorithm 2, `ReceivedPoA`.
     pub(super) fn on_proof(&mut self, cx: &mut Cx<'_, H>, from: NodeId, head: Bid) {
         self.note_durable(from, from, head);
-        if self.logs[from.index()].held < head {
+        if self.logs[from.index()].received < head {
             cx.mark("inputs.proof_before_batch");
         }
         let available = &mut self.available[from.index()];

@@ -83,9 +83,9 @@ impl<H: Host> Transfer<H> {
             }
         }
         let present = self.incoming.as_ref().map(|incoming| incoming.from);
-        let turn = self.count as usize % ahead.len().max(1);
-        let mut in_turn = ahead[turn..].iter().chain(&ahead[..turn]).copied();
-        let Some(from) = in_turn.find(|peer| Some(*peer) != present) else {
+        let first = self.count as usize % ahead.len().max(1);
+        let mut rotated = ahead[first..].iter().chain(&ahead[..first]).copied();
+        let Some(from) = rotated.find(|peer| Some(*peer) != present) else {
             // There is no other peer. The chunks received may still be useful. The same peer, asked
             // again, would send all of them again behind those in flight.
             return;
@@ -184,10 +184,10 @@ fn vanished(store: &Store, at: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, K
     let mut vanished = Vec::new();
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);
-        let mut kept = rows[first..].iter().take_while(|row| row.0 == table).peekable();
+        let mut retained = rows[first..].iter().take_while(|row| row.0 == table).peekable();
         store.scan_heads(table, &KeyRange::all(), at, |key, version| {
-            while kept.next_if(|row| row.1 < *key).is_some() {}
-            if version.value.is_some() && kept.next_if(|row| row.1 == *key).is_none() {
+            while retained.next_if(|row| row.1 < *key).is_some() {}
+            if version.value.is_some() && retained.next_if(|row| row.1 == *key).is_none() {
                 vanished.push((table, key.clone()));
             }
             ControlFlow::Continue(())

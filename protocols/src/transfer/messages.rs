@@ -60,15 +60,16 @@ messages! {
             /// rows.
             payload: Bytes,
         } bulk "message_other", malformed "inputs.malformed_chunk";
-        /// Acknowledges a chunk of a checkpoint, and allows its sender to send another one.
+        /// Minerva §4: acknowledges a chunk of a checkpoint. The receiver of the checkpoint sends
+        /// it for each chunk that it has received in order, and gets another one.
         12 => CheckpointAck {
             /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,
             /// The number of the chunk.
             index: u64 as Number,
         } control "message_other", malformed "inputs.malformed_checkpoint_ack";
-        /// The reply to a [`Message::CheckpointRequest`] for the rest of a transfer that the sender
-        /// no longer retains. The receiver starts a new transfer.
+        /// Minerva §4: the reply to a [`Message::CheckpointRequest`] for the rest of a transfer
+        /// that the sender no longer retains. The receiver starts a new transfer.
         16 => CheckpointGone {
             /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,

@@ -83,7 +83,7 @@ pub(crate) struct Transfer<H: Host> {
     /// The transfer to this replica.
     incoming: Option<Incoming<H::Configuration>>,
     /// The batches retained for peers that install a checkpoint or have just installed one.
-    kept: BTreeMap<NodeId, RetainedBatches>,
+    retained: BTreeMap<NodeId, RetainedBatches>,
     /// The number of transfers requested, which selects the peer round robin.
     count: u64,
     /// The number of transfers that stalled since the last chunk with rows arrived.
@@ -100,7 +100,7 @@ impl<H: Host> Transfer<H> {
         Self {
             outgoing: BTreeMap::new(),
             incoming: None,
-            kept: BTreeMap::new(),
+            retained: BTreeMap::new(),
             count: 0,
             stalls: 0,
             chunk_bytes,
@@ -144,12 +144,12 @@ impl<H: Host> Transfer<H> {
     /// Drops all transfers with a peer that has a new log identity.
     pub(crate) fn stop(&mut self, peer: NodeId) {
         self.outgoing.remove(&peer);
-        self.kept.remove(&peer);
+        self.retained.remove(&peer);
         self.incoming.take_if(|incoming| incoming.from == peer);
     }
 
     /// The lowest batch number after which a source's batches are retained for a peer.
-    pub(crate) fn least_kept(&self, source: usize) -> Option<Bid> {
-        self.kept.values().map(|kept| kept.heads[source]).min()
+    pub(crate) fn least_retained(&self, source: usize) -> Option<Bid> {
+        self.retained.values().map(|retained| retained.heads[source]).min()
     }
 }

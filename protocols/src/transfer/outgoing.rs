@@ -121,14 +121,14 @@ impl<H: Host> Transfer<H> {
             next_index: 0,
         };
         self.outgoing.insert(to, outgoing);
-        self.kept.insert(to, RetainedBatches { heads, heard: cx.now.at });
+        self.retained.insert(to, RetainedBatches { heads, heard: cx.now.at });
         self.send_chunks(cx, replica, to);
     }
 
     /// Records that a peer still needs the batches that are retained for it.
     pub(crate) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
-        if let Some(kept) = self.kept.get_mut(&peer) {
-            kept.heard = now;
+        if let Some(retained) = self.retained.get_mut(&peer) {
+            retained.heard = now;
         }
     }
 
@@ -171,9 +171,13 @@ impl<H: Host> Transfer<H> {
     }
 
     /// Retains fewer batches for a peer that has applied those up to `heads`.
-    pub(crate) fn keep_less(&mut self, peer: NodeId, heads: &[Bid]) {
-        if let Some(kept) = self.kept.get_mut(&peer) {
-            kept.heads.iter_mut().zip(heads).for_each(|(kept, head)| *kept = *head.max(kept));
+    pub(crate) fn release_applied(&mut self, peer: NodeId, heads: &[Bid]) {
+        if let Some(retained) = self.retained.get_mut(&peer) {
+            retained
+                .heads
+                .iter_mut()
+                .zip(heads)
+                .for_each(|(retained, head)| *retained = *head.max(retained));
         }
     }
 
@@ -186,12 +190,12 @@ impl<H: Host> Transfer<H> {
         is_member: &[bool],
         is_too_much: impl Fn(&[Bid]) -> bool,
     ) {
-        let Self { kept, outgoing, .. } = self;
-        let is_late = |kept: &RetainedBatches| now.since(kept.heard).us >= KEEP.us;
+        let Self { retained, outgoing, .. } = self;
+        let is_late = |retained: &RetainedBatches| now.since(retained.heard).us >= KEEP.us;
         outgoing.retain(|peer, _| {
-            replica.is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it))
+            replica.is_up[peer.index()] || retained.get(peer).is_some_and(|it| !is_late(it))
         });
-        kept.retain(|peer, it| {
+        retained.retain(|peer, it| {
             let is_coming = !is_member[peer.index()] && !is_late(it) && !is_too_much(&it.heads);
             outgoing.contains_key(peer) || is_coming
         });

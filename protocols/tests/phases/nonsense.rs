@@ -95,7 +95,7 @@ fn message() -> impl Strategy<Value = Message> {
             known.put_varint(batches.0);
             nonsense_term(pad).encode(&mut known);
             nonsense_term(pad).encode(&mut known);
-            message!(Greeting { log_identity, yours: 0, known: known.into() })
+            message!(Greeting { log_identity, receiver_identity: 0, known: known.into() })
         }),
         (number(), number())
             .prop_map(|(transfer, index)| message!(CheckpointRequest { transfer, index })),

@@ -161,10 +161,10 @@ fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
     for has_batches in [true, false] {
         let mut cluster = Cluster::new(3, by_hand());
         let lost = (cluster.leader() + 1) % 3;
-        let mut told = "made promises";
+        let mut reported = "made promises";
         let mut first = cluster.nodes[lost].log.iter().position(|(_, record)| record[0] == 2);
         if has_batches {
-            told = "2 batches of this node's log, but this node has only 1";
+            reported = "2 batches of this node's log, but this node has only 1";
             cluster.call(lost, "put x 1");
             cluster.batch(lost);
             first = Some(cluster.nodes[lost].log.len());
@@ -177,7 +177,7 @@ fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
         cluster.start(lost);
         cluster.run_for(500);
         let reason = cluster.nodes[lost].stopped.clone().expect("the loss was noticed");
-        assert!(reason.contains(told), "{reason}");
+        assert!(reason.contains(reported), "{reason}");
     }
 }
 

@@ -25,11 +25,11 @@ fn proof_of(cluster: &Cluster, id: usize) -> Option<u64> {
 /// The heads of a node's applied epoch, according to its progress report.
 fn heads_of(cluster: &mut Cluster, id: usize) -> Vec<Bid> {
     cluster.fire(id, Timer::Progress);
-    let told = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
+    let progress = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
         message!(Progress { heads, .. }) if from.index() == id => Some(heads.clone()),
         _ => None,
     });
-    told.expect("progress was just reported")
+    progress.expect("progress was just reported")
 }
 
 fn batches(cluster: &mut Cluster, id: usize, count: usize) {

@@ -34,7 +34,7 @@ pub fn observe(
     end: Option<&dyn Rows>,
     real_time: RealTime,
 ) -> Result<Observed, Violation> {
-    let mut observed = Observed::new(history, real_time, CHECKER, told)?;
+    let mut observed = Observed::new(history, real_time, CHECKER, operations_of)?;
     if let Some(end) = end {
         observed.add_final_lists(&final_lists(end)?, ended(history));
     }
@@ -69,7 +69,7 @@ pub fn final_lists(end: &dyn Rows) -> Result<Lists, Violation> {
 }
 
 /// Returns an operation's calls with their results.
-fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
+fn operations_of(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     let called = decode_ops(&operation.call.args).map_err(|error| error.to_string())?;
     let reads = operation.result().map(decode_reads).transpose();
     let reads = reads.map_err(|error| error.to_string())?;

@@ -94,9 +94,9 @@ pub fn history(
         Err(violation) => return Checked { violation: Some(violation), ..Checked::default() },
     };
     if let Some(observed) = observed {
-        let (is_open, held) = hold(&observed, workload.name());
+        let (is_open, verdict) = hold(&observed, workload.name());
         let recorded = Some(observed.recorded);
-        return Checked { recorded, violation: held.err(), is_open };
+        return Checked { recorded, violation: verdict.err(), is_open };
     }
     let checked = match workload {
         Workload::Bank(bank) => bank::check(bank, history),
@@ -133,9 +133,9 @@ pub fn observe(
 fn hold(observed: &Observed, checker: &'static str) -> (bool, Result<(), Violation>) {
     let verdict = recorded::check(&observed.recorded, Model::StrictSerializable, checker);
     let is_open = verdict == Verdict::Open;
-    let held = verdict.into_result();
-    let held = held.and_then(|()| list_append::check_versions(observed));
-    (is_open, held.and_then(|()| rows::check_versions(observed, checker)))
+    let verdict = verdict.into_result();
+    let verdict = verdict.and_then(|()| list_append::check_versions(observed));
+    (is_open, verdict.and_then(|()| rows::check_versions(observed, checker)))
 }
 
 #[cfg(test)]

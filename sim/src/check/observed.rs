@@ -29,7 +29,7 @@ pub struct Observed {
 
 /// Converts an operation of a workload to recorded operations with their results, or returns an
 /// error message.
-pub type Told = fn(&Operation, &mut Names) -> Result<Vec<Op>, String>;
+pub type OperationsOf = fn(&Operation, &mut Names) -> Result<Vec<Op>, String>;
 
 impl Observed {
     /// Converts a history to the recorded form, without the final state.
@@ -40,11 +40,11 @@ impl Observed {
         history: &History,
         real_time: RealTime,
         checker: &'static str,
-        told: Told,
+        operations_of: OperationsOf,
     ) -> Result<Self, Violation> {
         let mut observed = Self::default();
         for (operation, id) in in_order(history).into_iter().zip(1..) {
-            let ops = told(operation, &mut observed.recorded.names);
+            let ops = operations_of(operation, &mut observed.recorded.names);
             let ops = ops
                 .map_err(|what| Violation::new(checker, "unreadable", format!("T{id}: {what}")))?;
             observed.recorded.txns.push(txn(id, operation, real_time, ops));

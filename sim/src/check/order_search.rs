@@ -111,12 +111,12 @@ impl<'a> ReplayState<'a> {
     }
 }
 
-/// Returns the positions of all vertices in an order that contradicts no edge. `told` returns the
-/// reported time of a transaction. A transaction without one is placed in time for its successors.
+/// Returns the positions of all vertices in an order that contradicts no edge. `reported_time` is
+/// that of a transaction. A transaction without one is placed in time for its successors.
 pub fn places(
     search: &Search<'_>,
     replay: &mut ReplayState<'_>,
-    told: impl Fn(u32) -> Option<i64>,
+    reported_time: impl Fn(u32) -> Option<i64>,
 ) -> Option<Vec<u32>> {
     let plain = search.places()?;
     let count = plain.len();
@@ -131,7 +131,7 @@ pub fn places(
             first = first.min(due[to as usize]);
             before[to as usize] += 1;
         }
-        due[vertex as usize] = told(vertex).unwrap_or(i64::MAX).min(first);
+        due[vertex as usize] = reported_time(vertex).unwrap_or(i64::MAX).min(first);
     }
     let ranked = |replay: &ReplayState<'_>, vertex: u32| {
         let is_later = (search.is_txn(vertex), replay.is_opening(vertex));

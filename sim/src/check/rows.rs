@@ -31,7 +31,7 @@ pub fn observe(
     end: Option<&dyn Rows>,
     real_time: RealTime,
 ) -> Result<Observed, Violation> {
-    let mut observed = Observed::new(history, real_time, registers.name(), told)?;
+    let mut observed = Observed::new(history, real_time, registers.name(), operations_of)?;
     if let Some(end) = end {
         let rows = final_rows(end).map_err(|key| {
             let story = format!("key {key:02x?} in the final state");
@@ -66,7 +66,7 @@ fn named(rows: &Found, names: &mut Names) -> Vec<(Name, Name)> {
 }
 
 /// Returns an operation's calls with their results; without results, only the writes.
-fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
+fn operations_of(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     let called = decode_ops(&operation.call.args).map_err(|error| error.to_string())?;
     let found = operation.result().map(decode_found).transpose();
     let found = found.map_err(|error| error.to_string())?;
@@ -185,12 +185,13 @@ fn each_read(txn: &Txn, rows: &BTreeMap<Name, Row>, names: &Names) -> Vec<(Name,
 impl Row {
     /// Describes the error if a reader of version `at` must not see `seen`.
     fn wrong_at(&self, at: u64, seen: Option<Name>) -> Option<String> {
-        let held = || self.writes.iter().filter(|(version, _)| *version <= at);
-        let newest = held().map(|(version, _)| *version).max();
+        let visible = || self.writes.iter().filter(|(version, _)| *version <= at);
+        let newest = visible().map(|(version, _)| *version).max();
         let Some(seen) = seen else {
             let newest = newest.filter(|_| !self.is_open)?;
             // The order of writes of one version is unknown.
-            let is_deleted = held().any(|(version, value)| *version == newest && value.is_none());
+            let is_deleted =
+                visible().any(|(version, value)| *version == newest && value.is_none());
             return (!is_deleted).then(|| format!("the row was written at {newest}"));
         };
         // A value of unknown version may belong to any version.

@@ -184,14 +184,14 @@ struct Ways<'a, 'b> {
     component: Vec<u32>,
     components: u32,
     predecessors: Vec<Predecessor>,
-    turn: u32,
+    generation: u32,
     steps: usize,
 }
 
 /// The edge by which a state was reached, and in which search.
 #[derive(Clone, Copy)]
 struct Predecessor {
-    turn: u32,
+    generation: u32,
     length: u32,
     from: State,
     edge: u32,
@@ -199,13 +199,13 @@ struct Predecessor {
 
 impl<'a, 'b> Ways<'a, 'b> {
     fn new(search: &'b Search<'a>) -> Self {
-        let never = Predecessor { turn: 0, length: 0, from: 0, edge: 0 };
+        let never = Predecessor { generation: 0, length: 0, from: 0, edge: 0 };
         Self {
             search,
             component: vec![0; search.states()],
             components: 0,
             predecessors: vec![never; search.states()],
-            turn: 0,
+            generation: 0,
             steps: 0,
         }
     }
@@ -232,8 +232,8 @@ impl<'a, 'b> Ways<'a, 'b> {
 
     /// Returns the shortest path of at least one edge and fewer than `most` transactions.
     fn shortest(&mut self, from: State, to: State, most: u32) -> Option<Walk> {
-        self.turn += 1;
-        let turn = self.turn;
+        self.generation += 1;
+        let generation = self.generation;
         let mut queue = VecDeque::from([(from, 0)]);
         let mut found: Option<u32> = None;
         while let Some((state, length)) = queue.pop_front() {
@@ -242,18 +242,20 @@ impl<'a, 'b> Ways<'a, 'b> {
                 continue;
             }
             let known = self.predecessors[state as usize];
-            if state != from && (known.turn != turn || known.length < length) {
+            if state != from && (known.generation != generation || known.length < length) {
                 continue;
             }
             for (at, edge) in self.search.edges(state).iter().enumerate() {
                 self.steps += 1;
                 let Some(there) = self.search.step(state, edge) else { continue };
                 let known = self.predecessors[there as usize];
-                if !self.is_inside(there) || (known.turn == turn && known.length <= next) {
+                if !self.is_inside(there)
+                    || (known.generation == generation && known.length <= next)
+                {
                     continue;
                 }
                 self.predecessors[there as usize] =
-                    Predecessor { turn, length: next, from: state, edge: at as u32 };
+                    Predecessor { generation, length: next, from: state, edge: at as u32 };
                 if there == to {
                     found = Some(next);
                 } else if next == length {
@@ -270,11 +272,14 @@ impl<'a, 'b> Ways<'a, 'b> {
         let mut walk = Vec::new();
         let mut at = to;
         loop {
-            let came = self.predecessors[at as usize];
-            assert!(came.turn == self.turn, "each state on the path was reached");
-            let edge = self.search.edges(came.from)[came.edge as usize];
-            walk.push((self.search.vertex(came.from), edge));
-            at = came.from;
+            let predecessor = self.predecessors[at as usize];
+            assert!(
+                predecessor.generation == self.generation,
+                "each state on the path was reached"
+            );
+            let edge = self.search.edges(predecessor.from)[predecessor.edge as usize];
+            walk.push((self.search.vertex(predecessor.from), edge));
+            at = predecessor.from;
             if at == from {
                 walk.reverse();
                 return walk;

@@ -34,7 +34,7 @@ pub(super) struct Node<P: Protocol> {
     pub durable: LogPosition,
     /// The position that is durable.
     pub synced: LogPosition,
-    pub held: BTreeMap<LogPosition, Vec<Effect<P>>>,
+    pub pending_effects: BTreeMap<LogPosition, Vec<Effect<P>>>,
     pub timers: BTreeMap<P::Timer, Timestamp>,
     pub inbox: Inbox<P>,
     turn: Inbox<P>,
@@ -126,7 +126,7 @@ impl<P: Protocol> Node<P> {
             log_head: LogPosition(0),
             durable: LogPosition(0),
             synced: LogPosition(0),
-            held: BTreeMap::new(),
+            pending_effects: BTreeMap::new(),
             timers: BTreeMap::new(),
             inbox: Inbox::default(),
             turn: Inbox::default(),
@@ -143,8 +143,8 @@ impl<P: Protocol> Node<P> {
     pub fn next_input(&mut self, now: Timestamp) -> Option<(Input<P>, Vec<Effect<P>>)> {
         if self.synced > self.durable {
             self.durable = self.synced;
-            let later = self.held.split_off(&LogPosition(self.durable.0 + 1));
-            let ready = std::mem::replace(&mut self.held, later);
+            let later = self.pending_effects.split_off(&LogPosition(self.durable.0 + 1));
+            let ready = std::mem::replace(&mut self.pending_effects, later);
             let ready = ready.into_values().flatten().collect();
             return Some((Input::Durable(self.durable), ready));
         }

@@ -29,10 +29,10 @@ impl Loaded {
                 registry.id(call.procedure).expect("workloads only call procedures that exist");
             let program = Program::Call { procedure, args: call.args };
             let job = Job { txn: TxnId::default(), program: &program, footprint: None };
-            let (jobs, told) = ([job], ResultDetail::Outcomes);
+            let (jobs, detail) = ([job], ResultDetail::Outcomes);
             let header = &|_: &Job<'_>| RecordHeader::default();
             let ended =
-                ordered::execute(&Sequential, registry, &store, version, &jobs, header, told);
+                ordered::execute(&Sequential, registry, &store, version, &jobs, header, detail);
             for finished in ended {
                 finished.outcome.map_err(|abort| format!("{}: {abort}", call.label))?;
             }

@@ -111,7 +111,7 @@ struct World<'a, P: Protocol> {
     topology: Arc<Topology>,
     now_ns: u64,
     events: u64,
-    asked: u64,
+    sequence: u64,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     due: Vec<Option<Event<P>>>,
     free: Vec<usize>,
@@ -120,7 +120,7 @@ struct World<'a, P: Protocol> {
     clients: Vec<Client>,
     /// The clients' own thread, if it shares the nodes' machine.
     load: Option<ThreadId>,
-    told: Vec<(usize, bool)>,
+    answered: Vec<(usize, bool)>,
     /// The time at which the link between two nodes is free, by lane.
     link_free_ns: BTreeMap<(usize, usize, Lane), u64>,
     rng: fastrand::Rng,
@@ -222,7 +222,7 @@ impl<'a, P: Protocol> World<'a, P> {
             costs,
             now_ns: 0,
             events: 0,
-            asked: 0,
+            sequence: 0,
             queue: BinaryHeap::new(),
             due: Vec::new(),
             free: Vec::new(),
@@ -230,7 +230,7 @@ impl<'a, P: Protocol> World<'a, P> {
             nodes,
             clients: (0..settings.clients).map(|it| Client::new(settings, it, it)).collect(),
             load,
-            told: Vec::new(),
+            answered: Vec::new(),
             link_free_ns: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(settings.seed),
             tickets: 0,
@@ -253,8 +253,8 @@ impl<'a, P: Protocol> World<'a, P> {
             self.due.len() - 1
         });
         self.due[slot] = Some(event);
-        self.asked += 1;
-        self.queue.push(Reverse((ns.max(self.now_ns), self.asked, slot)));
+        self.sequence += 1;
+        self.queue.push(Reverse((ns.max(self.now_ns), self.sequence, slot)));
     }
 
     fn now(&self) -> Timestamp {
@@ -277,11 +277,11 @@ impl<'a, P: Protocol> World<'a, P> {
         }
         if let Some(load) = self.load
             && self.machines[0].is_idle(load)
-            && !self.told.is_empty()
+            && !self.answered.is_empty()
         {
-            let told = std::mem::take(&mut self.told);
-            let ns = self.cost("load_call", told.len() as f64);
-            self.machines[0].give(load, ns, Then::Called(told));
+            let answered = std::mem::take(&mut self.answered);
+            let ns = self.cost("load_call", answered.len() as f64);
+            self.machines[0].give(load, ns, Then::Called(answered));
         }
         for machine in 0..self.machines.len() {
             while let Some(slice) = self.machines[machine].begin(self.now_ns) {
@@ -301,12 +301,12 @@ impl<'a, P: Protocol> World<'a, P> {
             self.machines[machine].give(requests, ns, Then::Requested(index, calls));
         }
         if !self.nodes[index].answers.is_empty() && self.machines[machine].is_idle(answers) {
-            let told = std::mem::take(&mut self.nodes[index].answers);
-            let count = told.len() as f64;
+            let answered = std::mem::take(&mut self.nodes[index].answers);
+            let count = answered.len() as f64;
             let (ns, rest_ns) = (self.cost("client_answer", count), self.cost("background", count));
             let rest = self.nodes[index].threads.rest;
             self.machines[machine].give(rest, rest_ns, Then::Nothing);
-            self.machines[machine].give(answers, ns, Then::Answered(told));
+            self.machines[machine].give(answers, ns, Then::Answered(answered));
         }
         let log = &mut self.nodes[index].log;
         if !log.is_busy && log.bytes > 0 {
@@ -466,10 +466,10 @@ impl<'a, P: Protocol> World<'a, P> {
                     node.inbox.submissions.push(submission);
                 }
             }
-            Then::Answered(told)
-                if told.iter().any(|(it, _)| self.is_lost(self.clients[*it].node)) => {}
-            Then::Answered(told) if self.load.is_some() => self.told.extend(told),
-            Then::Answered(told) | Then::Called(told) => self.tell(told),
+            Then::Answered(answered)
+                if answered.iter().any(|(it, _)| self.is_lost(self.clients[*it].node)) => {}
+            Then::Answered(answered) if self.load.is_some() => self.answered.extend(answered),
+            Then::Answered(answered) | Then::Called(answered) => self.deliver_answers(answered),
             Then::Nothing => {}
         }
         Ok(())
@@ -483,7 +483,7 @@ impl<'a, P: Protocol> World<'a, P> {
             | Effect::Checkpoint { after, .. }
                 if after > node.durable =>
             {
-                node.held.entry(after).or_default().push(effect);
+                node.pending_effects.entry(after).or_default().push(effect);
             }
             Effect::Send { to, message, .. } => self.transmit(index, to.index(), message),
             Effect::Reply { ticket, outcome, .. } => {

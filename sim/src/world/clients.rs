@@ -40,7 +40,7 @@ pub(super) enum ClientEvent {
     /// An interactive transaction commits.
     Commit { op: OpId },
     /// A result reaches the client.
-    Told { op: OpId, end: End },
+    Ended { op: OpId, end: End },
     /// The client stops waiting unless it has a result.
     Patience { client: usize, op: OpId },
 }
@@ -122,7 +122,7 @@ impl<P: Protocol> World<P> {
             ClientEvent::Next { client } => self.on_next(client),
             ClientEvent::Reached { op } => self.on_reached(op),
             ClientEvent::Commit { op } => self.on_commit(op),
-            ClientEvent::Told { op, end } => self.on_told(op, end),
+            ClientEvent::Ended { op, end } => self.on_end(op, end),
             ClientEvent::Patience { client, op } => {
                 if self.clients.list[client].waits_for == Some(op) {
                     self.counts.gave_up_waiting += 1;
@@ -183,7 +183,7 @@ impl<P: Protocol> World<P> {
         let reads_store = matches!(self.history[op].how, CallKind::Snapshot | CallKind::Certified);
         let is_replaced = self.nodes[node.index()].is_replaced;
         if !self.is_running(node) || (reads_store && is_replaced) {
-            self.tell(op, End::Refused);
+            self.send_outcome(op, End::Refused);
             return;
         }
         match self.history[op].how {
@@ -237,7 +237,7 @@ impl<P: Protocol> World<P> {
             Ok(result) => End::Read { version, result },
             Err(abort) => End::Aborted(abort),
         };
-        self.tell(op, end);
+        self.send_outcome(op, end);
     }
 
     fn prepare(&mut self, op: OpId) {
@@ -251,7 +251,7 @@ impl<P: Protocol> World<P> {
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
             }
-            Err(abort) => self.tell(op, End::Aborted(abort)),
+            Err(abort) => self.send_outcome(op, End::Aborted(abort)),
         }
     }
 
@@ -266,14 +266,14 @@ impl<P: Protocol> World<P> {
         let version = prepared.pin.version();
         if self.alive(node, prepared.life).is_none() {
             self.clients.prepared.remove(&op);
-            self.tell(op, End::Refused);
+            self.send_outcome(op, End::Refused);
             return;
         }
         if self.clients.prepared[&op].pin.is_lost() {
             // The session detects the loss and starts over.
             self.counts.pins_lost += 1;
             self.clients.prepared.remove(&op);
-            return self.tell(op, End::Refused);
+            return self.send_outcome(op, End::Refused);
         }
         self.check_pinned(op);
         let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
@@ -282,7 +282,7 @@ impl<P: Protocol> World<P> {
             let prepared =
                 self.clients.prepared.remove(&op).expect("the operation was found above");
             self.master_terms.on_answer(node, op, version);
-            self.tell(op, End::Read { version, result: prepared.result });
+            self.send_outcome(op, End::Read { version, result: prepared.result });
             return;
         }
         let certified = self.clients.prepared[&op].certified.clone();
@@ -332,7 +332,7 @@ impl<P: Protocol> World<P> {
                 End::Aborted(abort)
             }
         };
-        self.tell(op, end);
+        self.send_outcome(op, end);
     }
 
     /// Handles a node's answer to a strict read.
@@ -367,17 +367,17 @@ impl<P: Protocol> World<P> {
             CallKind::Ordered | CallKind::Certified => End::Ambiguous,
             CallKind::Strict | CallKind::Snapshot => End::Refused,
         };
-        self.tell(op, end);
+        self.send_outcome(op, end);
     }
 
     /// Sends a result to the client, or the notice that there will be no answer.
-    fn tell(&mut self, op: OpId, end: End) {
+    fn send_outcome(&mut self, op: OpId, end: End) {
         let client = self.clients.list.get_mut(self.history[op].client);
         let delay = Span::from_us(client.map_or(0, |client| client.dice.delay(LOCAL_US)));
-        self.queue.push(self.now + delay, Event::Client(ClientEvent::Told { op, end }));
+        self.queue.push(self.now + delay, Event::Client(ClientEvent::Ended { op, end }));
     }
 
-    fn on_told(&mut self, op: OpId, end: End) {
+    fn on_end(&mut self, op: OpId, end: End) {
         let index = self.history[op].client;
         let was_refused = matches!(end, End::Refused | End::Ambiguous);
         let number = match &end {

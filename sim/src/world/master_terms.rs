@@ -44,7 +44,7 @@ impl MasterTerms {
 
     /// Returns the history without the discarded operations. If tables are partitioned, their
     /// outcome is unknown.
-    pub(super) fn kept(&self, history: &History) -> History {
+    pub(super) fn surviving_history(&self, history: &History) -> History {
         let mut kept = history.clone();
         for op in self.given_up(history) {
             let operation = &mut kept.operations[op.0];
@@ -68,8 +68,8 @@ impl<P: Protocol> World<P> {
         term: Option<MasterTerm>,
         is_final: bool,
     ) {
-        let said = [from.0, term.map_or(0, |(_, first)| first)];
-        self.trace.event(self.now, id, "reign", said, || match term {
+        let numbers = [from.0, term.map_or(0, |(_, first)| first)];
+        self.trace.event(self.now, id, "reign", numbers, || match term {
             Some((master, first)) => {
                 let how = if is_final { "confirmed" } else { "here" };
                 format!(
@@ -142,7 +142,7 @@ mod tests {
             Some(new),
             "only one of the two can be confirmed"
         );
-        let kept = master_terms.kept(&history);
+        let kept = master_terms.surviving_history(&history);
         assert_eq!(kept.operations[3].end, End::Refused);
         assert_eq!(kept.operations[2], history.operations[2]);
         // The old master has rolled back and answers again.
@@ -172,7 +172,7 @@ mod tests {
         master_terms.on_answer(NodeId(1), OpId(0), v(2));
         master_terms.on_answer(NodeId(1), OpId(1), v(4));
         assert_eq!(said(&mut master_terms, 2, 0, 3, other, true), None);
-        let kept = master_terms.kept(&history);
+        let kept = master_terms.surviving_history(&history);
         assert_eq!(kept.operations[0], history.operations[0]);
         assert_eq!((&kept.operations[1].end, kept.operations[1].ended), (&End::Ambiguous, None));
     }

@@ -254,7 +254,7 @@ impl<P: Protocol> World<P> {
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
         let real_time = self.settings.real_time;
-        let kept = self.master_terms.kept(&self.history);
+        let kept = self.master_terms.surviving_history(&self.history);
         let checked = check::history(&self.workload, &kept, &rows, real_time);
         let sound = self.workload.check(&rows);
         self.recorded = checked.recorded;

@@ -100,7 +100,7 @@ pub(super) struct Running<P: Protocol> {
     is_busy: bool,
     effects: Vec<Effect<P>>,
     log_head: LogPosition,
-    held: BTreeMap<LogPosition, Vec<Effect<P>>>,
+    pending_effects: BTreeMap<LogPosition, Vec<Effect<P>>>,
     is_syncing: bool,
     timers: BTreeMap<P::Timer, (u64, Timestamp)>,
     timer_settings: u64,
@@ -234,7 +234,7 @@ impl<P: Protocol> World<P> {
             is_busy: false,
             effects: Vec::new(),
             log_head: node.disk.head(),
-            held: BTreeMap::new(),
+            pending_effects: BTreeMap::new(),
             is_syncing: false,
             timers: BTreeMap::new(),
             timer_settings: 0,
@@ -421,7 +421,7 @@ impl<P: Protocol> World<P> {
             | Effect::Checkpoint { after, .. }
                 if after > node.disk.synced() =>
             {
-                running.held.entry(after).or_default().push(effect);
+                running.pending_effects.entry(after).or_default().push(effect);
             }
             Effect::Send { .. } | Effect::Reply { .. } | Effect::Checkpoint { .. } => {
                 self.release(id, life, effect);
@@ -549,8 +549,8 @@ impl<P: Protocol> World<P> {
         }
         let Some(running) = self.alive(id, life) else { return };
         running.is_syncing = false;
-        let later = running.held.split_off(&LogPosition(position.0 + 1));
-        let ready = std::mem::replace(&mut running.held, later);
+        let later = running.pending_effects.split_off(&LogPosition(position.0 + 1));
+        let ready = std::mem::replace(&mut running.pending_effects, later);
         self.trace.event(self.now, id, "fsync", [position.0, 0], String::new);
         self.nodes[id.index()].disk.sync_to(position);
         ready.into_values().flatten().for_each(|effect| self.release(id, life, effect));

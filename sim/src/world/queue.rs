@@ -8,7 +8,7 @@ use pangea_core::time::Timestamp;
 /// The pending events of the world.
 pub(super) struct Queue<E> {
     heap: BinaryHeap<Due<E>>,
-    asked: u64,
+    sequence: u64,
 }
 
 struct Due<E> {
@@ -19,12 +19,12 @@ struct Due<E> {
 
 impl<E> Queue<E> {
     pub(super) fn new() -> Self {
-        Self { heap: BinaryHeap::new(), asked: 0 }
+        Self { heap: BinaryHeap::new(), sequence: 0 }
     }
 
     pub(super) fn push(&mut self, at: Timestamp, event: E) {
-        self.asked += 1;
-        self.heap.push(Due { at, order: self.asked, event });
+        self.sequence += 1;
+        self.heap.push(Due { at, order: self.sequence, event });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Timestamp, E)> {

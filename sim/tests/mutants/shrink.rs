@@ -39,11 +39,11 @@ fn name(report: &Report) -> (&'static str, &'static str) {
 /// Shrinks the first failure of a bug, and repeats the smallest run from its file.
 fn smallest(bug: Bug) -> (Report, Shrunk) {
     let first = first_failure(bug);
-    let mut told = 0;
-    let watch = &mut |runs: u64, _: &Settings| told = runs;
+    let mut reported = 0;
+    let watch = &mut |runs: u64, _: &Settings| reported = runs;
     let shrunk = shrink::<Minerva>(first.clone(), &options(), RUNS_MAX, watch);
     assert!(shrunk.runs > 0 && shrunk.runs <= RUNS_MAX);
-    assert_eq!(told, shrunk.runs);
+    assert_eq!(reported, shrunk.runs);
     assert_eq!(name(&shrunk.report), name(&first), "the reduced run fails in the same way");
 
     let table = toml::Table::try_from(options()).unwrap();

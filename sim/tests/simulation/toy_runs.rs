@@ -87,11 +87,11 @@ fn every_mistake_shows_in_registers_and_rows_too() {
 
 #[test]
 fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
-    let (mut told, mut runs) = (String::new(), 0);
+    let (mut reported, mut runs) = (String::new(), 0);
     let mut watch = |summary: &Summary, failure: Option<&Report>| {
         runs += 1;
         assert_eq!(summary.seeds, runs);
-        failure.iter().for_each(|report| told += &report.to_string());
+        failure.iter().for_each(|report| reported += &report.to_string());
     };
     let base = settings(0, "list-append");
     let options = ToyOptions { bug: Bug::Reorder };
@@ -100,7 +100,10 @@ fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
     assert!(!summary.failures.is_empty(), "{summary}");
     for failure in &summary.failures {
         let command = failure.replay_command();
-        assert!(told.contains(&command) && summary.to_string().contains(&command), "{told}");
+        assert!(
+            reported.contains(&command) && summary.to_string().contains(&command),
+            "{reported}"
+        );
         let again = toy(&failure.settings, Bug::Reorder);
         assert_eq!(again.violation, failure.violation, "{command} repeats it");
     }

@@ -166,18 +166,18 @@ fn an_error_shows_as_much_as_postgresql_does() {
         let error = read(&options(with), types, data, 4).unwrap_err();
         (error.code.to_string(), error.context.unwrap_or_default())
     };
-    let told = |code: &str, context: &str| (code.to_owned(), context.to_owned());
+    let reported = |code: &str, context: &str| (code.to_owned(), context.to_owned());
     let ints = [SqlType::Int4, SqlType::Int4];
     let long = "é".repeat(60);
     let shown = format!("COPY t, line 1, column c0: \"{}...\"", "é".repeat(50));
-    assert_eq!(context("", &ints, long.as_bytes()), told("22P02", &shown));
-    assert_eq!(context("", &ints, b"1\t2\n\xff"), told("22021", "COPY t, line 2"));
-    assert_eq!(context("", &ints, b"1\t2\n1\0"), told("22021", "COPY t, line 2"));
+    assert_eq!(context("", &ints, long.as_bytes()), reported("22P02", &shown));
+    assert_eq!(context("", &ints, b"1\t2\n\xff"), reported("22021", "COPY t, line 2"));
+    assert_eq!(context("", &ints, b"1\t2\n1\0"), reported("22021", "COPY t, line 2"));
     let missing = "COPY t, line 2: \"1\"";
-    assert_eq!(context("", &ints, b"1\t2\n1\n"), told("22P04", missing));
+    assert_eq!(context("", &ints, b"1\t2\n1\n"), reported("22P04", missing));
     let binary = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\x04\0\0\0\x01\0\0\0\x02\0\x01";
     let column = "COPY t, line 1, column c1";
-    assert_eq!(context("format binary", &ints, binary), told("22P03", column));
+    assert_eq!(context("format binary", &ints, binary), reported("22P03", column));
 }
 
 #[test]

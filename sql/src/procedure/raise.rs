@@ -175,7 +175,7 @@ impl Machine<'_> {
                 let error = frame.error.clone();
                 return Err(error.expect("the grammar has looked").into());
             }
-            What::Text(pieces, values) => (None, Some(self.told(frame, pieces, values, cx)?)),
+            What::Text(pieces, values) => (None, Some(self.message_of(frame, pieces, values, cx)?)),
             What::Condition(state, name) => (Some(*state), Some(name.clone())),
             What::Options => (None, None),
         };
@@ -218,7 +218,7 @@ impl Machine<'_> {
     }
 
     /// Formats a message with its values.
-    fn told(
+    fn message_of(
         &mut self,
         frame: &mut Frame<'_>,
         pieces: &[Piece],

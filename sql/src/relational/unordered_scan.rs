@@ -25,12 +25,12 @@ use crate::data_fusion::Physical;
 use crate::vocabulary::aggregate::AggregateKind;
 
 /// Marks the scans whose rows may come in any order.
-pub(super) const ANY_ORDER: Rule = Rule("any_order", |plan| told(plan, false));
+pub(super) const ANY_ORDER: Rule = Rule("any_order", |plan| mark_scans(plan, false));
 
 /// Returns the plan with those scans marked. `is_any`: the order of this plan's own rows is
 /// irrelevant.
 #[recursive::recursive]
-fn told(plan: Physical, is_any: bool) -> Result<Physical> {
+fn mark_scans(plan: Physical, is_any: bool) -> Result<Physical> {
     if let Some(scan) = plan.downcast_ref::<Scan>() {
         return Ok(if is_any { Arc::new(scan.in_any_order()) } else { plan });
     }
@@ -39,7 +39,7 @@ fn told(plan: Physical, is_any: bool) -> Result<Physical> {
         None => is_any && passes_on(&*plan),
     };
     let children = plan.children().into_iter().cloned();
-    let children = children.map(|child| told(child, is_any)).collect::<Result<_>>()?;
+    let children = children.map(|child| mark_scans(child, is_any)).collect::<Result<_>>()?;
     replace_children_if_necessary(plan, children)
 }
 

@@ -27,7 +27,7 @@ fn run(session: &mut Session, sql: &str) {
 }
 
 /// Returns the messages that a client receives for one statement: severities, codes and texts.
-fn told(session: &mut Session, sql: &str) -> Vec<String> {
+fn reported(session: &mut Session, sql: &str) -> Vec<String> {
     run(session, sql);
     let notices = session.take_notices().into_iter();
     let shown = |it: pangea_sql::notice::Notice| {
@@ -52,14 +52,14 @@ fn a_client_is_told_what_it_wants_to_hear() {
         "NOTICE 01007 m (more)",
         "NOTICE 00000 table \"nothing\" does not exist, skipping",
     ];
-    assert_eq!(told(&mut session, all), plain);
+    assert_eq!(reported(&mut session, all), plain);
     run(&mut session, "set client_min_messages = warning");
-    assert_eq!(told(&mut session, all), [plain[1], plain[2]]);
+    assert_eq!(reported(&mut session, all), [plain[1], plain[2]]);
     run(&mut session, "set client_min_messages = debug1");
-    assert_eq!(told(&mut session, all).len(), 7);
+    assert_eq!(reported(&mut session, all).len(), 7);
     // In a transaction block the session itself runs the procedure.
     run(&mut session, "reset client_min_messages; begin");
-    assert_eq!(told(&mut session, all), plain);
+    assert_eq!(reported(&mut session, all), plain);
 }
 
 #[test]

@@ -112,10 +112,10 @@ fn name_ends(
     ends.sort_by_key(|((_, y), index)| (*y, *index));
     let rows = |index: usize| broken(&chart.lines[index].name, LABEL, NAME_WIDE_MAX);
     let high = |index: usize| rows(index).len() as i32 * ROW_HIGH + NAME_GAP;
-    let wishes: Vec<(i32, i32)> =
+    let preferred_tops: Vec<(i32, i32)> =
         ends.iter().map(|((_, y), index)| (y - high(*index) / 2, high(*index))).collect();
     let top = plot.plotting_area().get_pixel_range().1.start - ROW_HIGH;
-    let places = spread(&wishes, top..area.get_pixel_range().1.end);
+    let places = spread(&preferred_tops, top..area.get_pixel_range().1.end);
     let x = plot.plotting_area().get_pixel_range().0.end + 26;
     for (((end_x, end_y), index), top) in ends.into_iter().zip(places) {
         let colour = colour(chart, index);
@@ -133,7 +133,7 @@ fn name_ends(
 /// Moves overlapping boxes with these tops and heights apart by the smallest distance, each group
 /// around its middle and within `room`. If the room is too small, they exceed its bottom, but never
 /// its top.
-fn spread(wishes: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
+fn spread(preferred_tops: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
     /// Adjacent boxes.
     struct Group {
         /// The sum of the tops of the group that its boxes prefer.
@@ -144,8 +144,8 @@ fn spread(wishes: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
     let (top, bottom) = (i64::from(room.start), i64::from(room.end));
     let begin = |group: &Group| (group.sum / group.count).min(bottom - group.high).max(top);
     let mut groups: Vec<Group> = Vec::new();
-    for (wish, high) in wishes {
-        groups.push(Group { sum: i64::from(*wish), count: 1, high: i64::from(*high) });
+    for (preferred_top, high) in preferred_tops {
+        groups.push(Group { sum: i64::from(*preferred_top), count: 1, high: i64::from(*high) });
         while let [.., before, last] = &groups[..] {
             if begin(before) + before.high <= begin(last) {
                 break;
@@ -159,7 +159,7 @@ fn spread(wishes: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
             groups.push(joined);
         }
     }
-    let (mut places, mut heights) = (Vec::new(), wishes.iter().map(|(_, high)| *high));
+    let (mut places, mut heights) = (Vec::new(), preferred_tops.iter().map(|(_, high)| *high));
     for group in &groups {
         let mut place = begin(group) as i32;
         for high in heights.by_ref().take(group.count as usize) {

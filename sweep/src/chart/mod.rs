@@ -87,8 +87,8 @@ fn accessible(text: &str, chart: &Chart) -> String {
     let open = start + text[start..].find('>').expect("elements are closed") + 1;
     let (tag, rest) = (&text[start..open], &text[open..]);
     let tag = tag.replacen("<svg", "<svg role=\"img\"", 1);
-    let (title, told) = (escape(&chart.title), escape(&description(chart)));
-    format!("{tag}<title>{title}</title><desc>{told}</desc>{rest}")
+    let (title, text) = (escape(&chart.title), escape(&description(chart)));
+    format!("{tag}<title>{title}</title><desc>{text}</desc>{rest}")
 }
 
 fn escape(text: &str) -> String {

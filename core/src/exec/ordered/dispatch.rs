@@ -101,11 +101,11 @@ impl<'a> Dispatch<'a> {
         let jobs = self.graph.jobs;
         let mut scratch = S::default();
         let mut results = Vec::new();
-        let mut mine = VecDeque::new();
-        while let Some(node) = mine.pop_front().or_else(|| self.take(&mut mine)) {
+        let mut local = VecDeque::new();
+        while let Some(node) = local.pop_front().or_else(|| self.take(&mut local)) {
             let at = node as usize;
             if at < jobs {
-                let mut next = mine.iter().map(|&node| node as usize).filter(|&at| at < jobs);
+                let mut next = local.iter().map(|&node| node as usize).filter(|&at| at < jobs);
                 results.push((at, job(&mut scratch, at, &mut next)));
             }
             for &follower in self.graph.followers(at) {
@@ -116,11 +116,11 @@ impl<'a> Dispatch<'a> {
                 }
                 // A joint takes no time and has successors that wait for it, so it goes first.
                 match follower as usize >= jobs {
-                    true => mine.push_front(follower),
-                    false => mine.push_back(follower),
+                    true => local.push_front(follower),
+                    false => local.push_back(follower),
                 }
             }
-            self.give(&mut mine);
+            self.give(&mut local);
             if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 // Taken so that no worker is between checking `left` and waiting.
                 let _ready = self.ready();
@@ -132,14 +132,14 @@ impl<'a> Dispatch<'a> {
 
     /// Gives away the nodes above the limit that a worker keeps, or half of its nodes if another
     /// worker is idle.
-    fn give(&self, mine: &mut VecDeque<u32>) {
+    fn give(&self, local: &mut VecDeque<u32>) {
         let is_wanted = self.idle.load(Ordering::Relaxed) > 0;
-        let kept = if is_wanted { mine.len().div_ceil(2) } else { KEPT_MAX };
-        if mine.len() <= kept {
+        let kept = if is_wanted { local.len().div_ceil(2) } else { KEPT_MAX };
+        if local.len() <= kept {
             return;
         }
         let mut ready = self.ready();
-        ready.nodes.extend(mine.drain(kept..));
+        ready.nodes.extend(local.drain(kept..));
         self.ready_count.store(ready.nodes.len(), Ordering::Relaxed);
         if is_wanted {
             self.changed.notify_all();
@@ -148,7 +148,7 @@ impl<'a> Dispatch<'a> {
 
     /// Takes the worker's share of the ready nodes. Returns the first and appends the others to
     /// `mine`. Returns `None` when all nodes have finished.
-    fn take(&self, mine: &mut VecDeque<u32>) -> Option<u32> {
+    fn take(&self, local: &mut VecDeque<u32>) -> Option<u32> {
         let has_ended = |ready: &Ready| ready.is_broken || self.left.load(Ordering::Acquire) == 0;
         let mut ready = self.ready();
         if ready.nodes.is_empty() && !has_ended(&ready) {
@@ -175,7 +175,7 @@ impl<'a> Dispatch<'a> {
         }
         let share = (ready.nodes.len() / self.workers).clamp(1, KEPT_MAX);
         let first = ready.nodes.pop_front();
-        mine.extend(ready.nodes.drain(..share - 1));
+        local.extend(ready.nodes.drain(..share - 1));
         self.ready_count.store(ready.nodes.len(), Ordering::Relaxed);
         first
     }

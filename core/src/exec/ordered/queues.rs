@@ -60,7 +60,7 @@ enum Queue {
 struct LockQueue {
     entries: VecDeque<(u64, bool)>,
     /// The number of requests at the front that hold the lock.
-    held: usize,
+    granted: usize,
 }
 
 /// The locks of one table, held or waited for, that conflict checks of ranges need.
@@ -277,11 +277,11 @@ impl Queue {
     /// Appends the next request. Returns whether it holds the lock at once.
     fn push(&mut self, number: u64, writes: bool) -> bool {
         if let Self::One(one) = *self {
-            *self = Self::Many(Box::new(LockQueue { entries: VecDeque::from([one]), held: 1 }));
+            *self = Self::Many(Box::new(LockQueue { entries: VecDeque::from([one]), granted: 1 }));
         }
         let Self::Many(queue) = self else { unreachable!("the queue was created above") };
-        let holds = queue.held == queue.entries.len() && !writes && !queue.entries[0].1;
-        queue.held += usize::from(holds);
+        let holds = queue.granted == queue.entries.len() && !writes && !queue.entries[0].1;
+        queue.granted += usize::from(holds);
         queue.entries.push_back((number, writes));
         holds
     }
@@ -298,19 +298,19 @@ impl Queue {
         };
         let at = queue.entries.binary_search_by_key(&number, |(number, _)| *number);
         let at = at.expect("the lock was requested");
-        assert!(at < queue.held, "only a held lock is released");
+        assert!(at < queue.granted, "only a held lock is released");
         queue.entries.remove(at);
-        queue.held -= 1;
+        queue.granted -= 1;
         // While earlier readers share the lock, the first waiting request is a writer, so no other
         // acquires it.
-        if queue.held == 0 {
+        if queue.granted == 0 {
             let readers = || queue.entries.iter().take_while(|(_, writes)| !writes).count();
-            queue.held = match queue.entries.front() {
+            queue.granted = match queue.entries.front() {
                 None => 0,
                 Some((_, true)) => 1,
                 Some(_) => readers(),
             };
-            freed.extend(queue.entries.iter().take(queue.held).map(|(number, _)| *number));
+            freed.extend(queue.entries.iter().take(queue.granted).map(|(number, _)| *number));
         }
         !queue.entries.is_empty()
     }

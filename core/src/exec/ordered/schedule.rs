@@ -126,9 +126,10 @@ impl Graph {
             claims
         });
         let queued = each(pool, parts, |part| {
-            let mut mine = claims.iter().map(|chunk| &chunk[part][..]).collect::<Vec<_>>().concat();
-            mine.sort_unstable();
-            edges_of(&mine)
+            let mut claims_of_part =
+                claims.iter().map(|chunk| &chunk[part][..]).collect::<Vec<_>>().concat();
+            claims_of_part.sort_unstable();
+            edges_of(&claims_of_part)
         });
         Self::assemble(jobs.len(), &queued)
     }

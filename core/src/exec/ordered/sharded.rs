@@ -121,7 +121,7 @@ pub struct Ended {
     /// The active shards.
     pub active: ShardSet,
     /// The outcome.
-    pub went: ShardOutcome,
+    pub outcome: ShardOutcome,
 }
 
 /// The outcome of a transaction on one shard.
@@ -149,7 +149,7 @@ struct Action {
 /// The results of an action.
 struct ActionResult {
     served: Option<Served>,
-    went: Option<ShardOutcome>,
+    outcome: Option<ShardOutcome>,
 }
 
 /// The participants of a transaction with this footprint that shard `home` accepted. The
@@ -277,7 +277,7 @@ impl Sharded {
 
     /// Carries out all possible actions, for at most `most` transactions so that other shards soon
     /// receive their rows.
-    pub fn go_on(
+    pub fn advance(
         &mut self,
         pool: &dyn Pool,
         registry: &Registry,
@@ -302,17 +302,17 @@ impl Sharded {
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
-        for (Action { at, .. }, ActionResult { served: rows, went }) in done {
+        for (Action { at, .. }, ActionResult { served: rows, outcome }) in done {
             let Pending { txn, version, shards: Participants { active, .. }, .. } =
                 self.pending[at];
             if let Some(Served { part: RemoteReads::TooLarge(bytes), .. }) = &rows {
                 self.pending[at].too_large = Some(*bytes);
             }
             served.extend(rows);
-            if let Some(went) = went {
+            if let Some(outcome) = outcome {
                 self.numbers.remove(&txn);
                 self.parts.remove(&txn);
-                ended.push(Ended { txn, version, active, went });
+                ended.push(Ended { txn, version, active, outcome });
             }
         }
         while self.pending.pop_front_if(|first| first.runs).is_some() {
@@ -389,16 +389,16 @@ impl Sharded {
             let Pending { txn, version, .. } = *pending;
             Served { txn, version, to: pending.to(self.here), part }
         });
-        let went = match (act.runs, is_active) {
+        let outcome = match (act.runs, is_active) {
             (false, _) => None,
             (true, false) => Some(ShardOutcome::Served),
             (true, true) => Some(self.run(runner, place, pending, part, scratch)),
         };
-        if went.is_none() || went == Some(ShardOutcome::Served) {
+        if outcome.is_none() || outcome == Some(ShardOutcome::Served) {
             // The program does not run in this action.
             scratch.skip();
         }
-        ActionResult { served, went }
+        ActionResult { served, outcome }
     }
 
     /// Phase 2: reads this shard's rows of a transaction.
@@ -464,9 +464,9 @@ impl Sharded {
         let (mut rows, mut change): (Rows, Option<&Change>) = (Rows::new(), None);
         for (shard, part) in parts {
             match part {
-                RemoteReads::Rows(came) if shard != self.here => {
+                RemoteReads::Rows(received) if shard != self.here => {
                     let named = |row: &Write| ((row.table, row.key.clone()), row.clone());
-                    mutate!(RemoteRowsLost: rows.extend(came.iter().map(named)) => ());
+                    mutate!(RemoteRowsLost: rows.extend(received.iter().map(named)) => ());
                 }
                 RemoteReads::Rows(_) => {}
                 // The first shard that exceeds the limit determines the abort, identically on all
@@ -499,12 +499,12 @@ impl Sharded {
         if !active.contains(self.here) {
             return ShardSet::default();
         }
-        let came = self.parts.get(&pending.txn).into_iter().flatten();
+        let received = self.parts.get(&pending.txn).into_iter().flatten();
         // Ignores parts of the wrong kind.
         let is_call = matches!(pending.program, Program::Call { .. });
         let fits = |(_, part): &(&ShardId, &RemoteReads)| part.is_of_call() == is_call;
-        let came = came.filter(fits).map(|(shard, _)| *shard).collect();
-        reading.except(self.here).without(came)
+        let received = received.filter(fits).map(|(shard, _)| *shard).collect();
+        reading.except(self.here).without(received)
     }
 
     /// The part of a footprint on this shard.

@@ -172,14 +172,14 @@ fn a_program_that_writes_too_much_is_told_so() {
     let registry = Registry::new([std::sync::Arc::new(Megabytes) as _]);
     let procedure = registry.id("megabytes").unwrap();
     let (store, partitions) = (Store::new(), Partitions::default());
-    let scouted = |megabytes| {
+    let found = |megabytes| {
         let program = Program::Call { procedure, args: vec![megabytes].into() };
         let place = (&partitions, ShardId(0));
         reconnoiter(&registry, &program, (&store, AT), place, &KnownRows::default())
     };
-    assert!(matches!(scouted(31), Reconnaissance::Footprint(found) if found.points.len() == 31));
-    let scouted = scouted(33);
-    let Reconnaissance::TooMuch(abort) = scouted else { panic!("{scouted:?}") };
+    assert!(matches!(found(31), Reconnaissance::Footprint(found) if found.points.len() == 31));
+    let found = found(33);
+    let Reconnaissance::TooMuch(abort) = found else { panic!("{found:?}") };
     assert_eq!(abort.code.as_str(), "54000");
 }
 
@@ -252,7 +252,7 @@ fn a_program_that_reads_too_much_is_told_so() {
     let program = Program::Call { procedure, args: bytes::Bytes::new() };
     let partitions = Partitions::default();
     let place = (&partitions, ShardId(0));
-    let scouted = reconnoiter(&registry, &program, (&store, AT), place, &KnownRows::default());
-    let Reconnaissance::TooMuch(abort) = scouted else { panic!("{scouted:?}") };
+    let found = reconnoiter(&registry, &program, (&store, AT), place, &KnownRows::default());
+    let Reconnaissance::TooMuch(abort) = found else { panic!("{found:?}") };
     assert_eq!(abort.code.as_str(), "54000");
 }

@@ -463,10 +463,10 @@ pub(super) fn check_commits(
     let payments = plus(commits.bounds("payment"), districts * i64::from(scale.customers));
     let found = ("rows of HISTORY", fact(PAYMENTS));
     rule.within(found, "rows of the load and of Payments committed", payments)?;
-    let said = commits.delivered as i64;
+    let reported = commits.delivered as i64;
     let untold = commits.unknown.get(DELIVERY).map_or(0, |count| *count as i64);
-    let most = said + untold * i64::from(DISTRICTS);
-    rule.within((DELIVERED, fact(DELIVERED)), "orders that Deliveries have named", said..=most)
+    let most = reported + untold * i64::from(DISTRICTS);
+    rule.within((DELIVERED, fact(DELIVERED)), "orders that Deliveries have named", reported..=most)
 }
 
 /// Checks that tables without inserts and deletes are complete (clause 1.2.1), that both indexes

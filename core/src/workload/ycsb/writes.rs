@@ -34,8 +34,8 @@ impl Ycsb {
     ) -> Result<(), Violation> {
         match self.mix {
             Mix::A | Mix::B => {
-                let held = |row| rows.get(ROWS, &digits(row)).and_then(|value| mark(&value));
-                check_newest(&commits.newest, held)
+                let stored = |row| rows.get(ROWS, &digits(row)).and_then(|value| mark(&value));
+                check_newest(&commits.newest, stored)
             }
             Mix::C => Ok(()),
             Mix::D | Mix::E => {
@@ -74,21 +74,24 @@ pub(in super::super) fn written(args: &[u8], step: u64) -> Written {
     written
 }
 
-/// Checks that rows have one of their possible values. `held` returns the mark of a row's value.
+/// Checks that rows have one of their possible values. `stored` returns the mark of a row's value.
 ///
 /// # Errors
 /// The first row with another value, and the number of these rows.
-pub fn check_newest(newest: &[Newest], held: impl Fn(u64) -> Option<u64>) -> Result<(), Violation> {
-    let found = newest.iter().map(|it| (it, held(it.row)));
-    let wrong = found.filter(|(it, held)| held.is_none_or(|mark| !it.marks.contains(&mark)));
+pub fn check_newest(
+    newest: &[Newest],
+    stored: impl Fn(u64) -> Option<u64>,
+) -> Result<(), Violation> {
+    let found = newest.iter().map(|it| (it, stored(it.row)));
+    let wrong = found.filter(|(it, stored)| stored.is_none_or(|mark| !it.marks.contains(&mark)));
     let wrong: Vec<_> = wrong.collect();
-    let Some((Newest { row, marks }, held)) = wrong.first() else { return Ok(()) };
+    let Some((Newest { row, marks }, stored)) = wrong.first() else { return Ok(()) };
     let place = format!("row {row}, the first of {} of {} sampled rows", wrong.len(), newest.len());
     let rule = Rule { rule: "acknowledged commits", place: &place };
     let newest = marks.last().copied().unwrap_or(0) as i64;
-    let held = held.map_or(-1, |mark| mark as i64);
+    let stored = stored.map_or(-1, |mark| mark as i64);
     let what = "mark in its value (0 as loaded, -1 if absent)";
-    rule.equal((what, held), ("mark of its newest acknowledged write", newest))
+    rule.equal((what, stored), ("mark of its newest acknowledged write", newest))
 }
 
 /// Arguments of [`super::Run`] that read these rows.

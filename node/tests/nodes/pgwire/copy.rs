@@ -46,8 +46,8 @@ fn a_driver_copies_in_and_out() {
         assert_eq!(error.where_(), Some("COPY t, line 2, column a: \"x\""));
         let error = copy_in(&client, "copy t from stdin", &[b"4\tx\n1\ty\n"]).await;
         let error = error.unwrap_err().as_db_error().unwrap().clone();
-        let told = (error.code(), error.constraint(), error.where_());
-        assert_eq!(told, (&SqlState::UNIQUE_VIOLATION, Some("t_pkey"), Some("COPY t, line 2")));
+        let reported = (error.code(), error.constraint(), error.where_());
+        assert_eq!(reported, (&SqlState::UNIQUE_VIOLATION, Some("t_pkey"), Some("COPY t, line 2")));
         let error = copy_out(&client, "copy (select 1 / (a - 3) from t) to stdout").await;
         assert_eq!(error.unwrap_err().code(), Some(&SqlState::DIVISION_BY_ZERO));
         let count: i64 = client.query_one("select count(*) from t", &[]).await.unwrap().get(0);
@@ -145,8 +145,8 @@ fn what_no_transaction_takes_is_committed_in_batches_or_not_at_all() {
         assert_eq!(error.where_(), Some("COPY t, line 40000"));
         let added = count().await - 40_001;
         assert!(added > 0 && added < 40_000, "{added}");
-        let told = format!("The first {added} rows are committed");
-        assert!(error.detail().unwrap().contains(&told), "{error:?}");
+        let reported = format!("The first {added} rows are committed");
+        assert!(error.detail().unwrap().contains(&reported), "{error:?}");
         let new = "select min(a), max(a) from t where a >= 40000 and a < 79999";
         let ids = client.query_one(new, &[]).await.unwrap();
         let ids = (ids.get::<_, i32>(0), i64::from(ids.get::<_, i32>(1)));

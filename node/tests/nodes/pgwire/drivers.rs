@@ -73,15 +73,15 @@ fn an_error_of_the_extended_protocol_comes_without_a_sync() {
 #[test]
 fn text_that_is_not_utf8_is_an_error_and_the_session_goes_on() {
     with_raw(|mut raw| {
-        let told = "C22021\0Minvalid byte sequence for encoding \"UTF8\": ";
+        let reported = "C22021\0Minvalid byte sequence for encoding \"UTF8\": ";
         raw.send(&[(b'Q', b"select '\xff\xfe'\0")]);
-        assert!(raw.until(b'E').1.contains(&format!("{told}0xff\0")));
+        assert!(raw.until(b'E').1.contains(&format!("{reported}0xff\0")));
         assert_eq!(raw.until(b'Z').1, "I");
         raw.send(&[(b'P', b"\0select '\xc3('\0\0\0"), (b'H', b"")]);
-        assert!(raw.until(b'E').1.contains(&format!("{told}0xc3 0x28\0")));
+        assert!(raw.until(b'E').1.contains(&format!("{reported}0xc3 0x28\0")));
         raw.send(&[(b'S', b""), (b'P', b"\0select $1::text\0\0\0")]);
         raw.send(&[(b'B', b"\0\0\0\0\0\x01\0\0\0\x01\xff\0\0"), (b'H', b"")]);
-        assert!(raw.until(b'E').1.contains(&format!("{told}0xff\0")));
+        assert!(raw.until(b'E').1.contains(&format!("{reported}0xff\0")));
         raw.send(&[(b'S', b""), (b'Q', b"begin\0")]);
         raw.until(b'C');
         raw.until(b'Z');
@@ -124,8 +124,8 @@ fn a_violated_constraint_is_told_with_its_table_and_its_name() {
                 let error = client.batch_execute(&text).await.unwrap_err();
                 let error: &DbError = error.as_db_error().unwrap();
                 assert_eq!(error.schema(), Some("public"), "{text}");
-                let told = (error.table(), error.column(), error.constraint());
-                assert_eq!(told, (Some(table), column, constraint), "{text}");
+                let reported = (error.table(), error.column(), error.constraint());
+                assert_eq!(reported, (Some(table), column, constraint), "{text}");
                 client.batch_execute("rollback").await.unwrap();
             }
         }

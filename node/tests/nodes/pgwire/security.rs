@@ -183,7 +183,7 @@ async fn encrypted(config: &mut Config, connector: &Connector) -> Result<Client,
     Ok(client)
 }
 
-fn told<T>(result: Result<T, Error>) -> (String, String) {
+fn reported<T>(result: Result<T, Error>) -> (String, String) {
     let error = result.err().expect("the connection is refused");
     let error =
         error.as_db_error().unwrap_or_else(|| panic!("the server reports the reason: {error:?}"));
@@ -206,7 +206,7 @@ fn the_right_password_opens_a_session_over_tls_that_is_bound_to_the_certificate(
         }
         // The binding to another server's certificate is rejected.
         let other = Connector { hash: vec![7; 32], ..connector.clone() };
-        let (code, message) = told(encrypted(&mut good, &other).await);
+        let (code, message) = reported(encrypted(&mut good, &other).await);
         assert_eq!(code, "08P01");
         assert!(message.contains("channel binding"), "{message}");
         // A login from this machine needs no TLS, because the password is not transmitted.
@@ -232,15 +232,16 @@ fn a_wrong_password_and_a_user_that_there_is_not_are_told_the_same() {
             ("me", "x"),
             ("a'\"; -- é", "x"),
         ] {
-            let told = told(encrypted(&mut config(address, user, password), &connector).await);
+            let reported =
+                reported(encrypted(&mut config(address, user, password), &connector).await);
             let message = format!("password authentication failed for user \"{user}\"");
-            assert_eq!(told, ("28P01".to_owned(), message));
+            assert_eq!(reported, ("28P01".to_owned(), message));
         }
         // A client that knows the password may learn more about the role.
-        let (code, message) = told(plain(address, "app", "x").await);
+        let (code, message) = reported(plain(address, "app", "x").await);
         assert_eq!((&*code, &*message), ("28000", "role \"app\" is not permitted to log in"));
         admin.batch_execute("alter role app login; alter role app password 'y'").await.unwrap();
-        assert_eq!(told(plain(address, "app", "x").await).0, "28P01");
+        assert_eq!(reported(plain(address, "app", "x").await).0, "28P01");
         plain(address, "app", "y").await.unwrap();
     });
 }
@@ -252,7 +253,7 @@ fn a_role_has_as_many_sessions_as_its_limit() {
         let script = "create role app login password 'x' connection limit 1";
         admin.batch_execute(script).await.unwrap();
         let first = plain(address, "app", "x").await.unwrap();
-        let (code, message) = told(plain(address, "app", "x").await);
+        let (code, message) = reported(plain(address, "app", "x").await);
         assert_eq!((&*code, &*message), ("53300", "too many connections for role \"app\""));
         drop(first);
         while let Err(error) = plain(address, "app", "x").await {
@@ -266,10 +267,10 @@ fn trust_lets_anybody_in_until_there_is_somebody() {
     with_security(Security::default(), |address| async move {
         let me = plain(address, "me", "").await.unwrap();
         me.batch_execute("create table t (a int); create role app login").await.unwrap();
-        let (code, message) = told(plain(address, "me", "").await);
+        let (code, message) = reported(plain(address, "me", "").await);
         assert_eq!((&*code, &*message), ("28000", "role \"me\" does not exist"));
         let app = plain(address, "app", "").await.unwrap();
-        let (code, message) = told(app.query("select * from t", &[]).await);
+        let (code, message) = reported(app.query("select * from t", &[]).await);
         assert_eq!((&*code, &*message), ("42501", "permission denied for table t"));
         let admin = plain(address, "pangea", "").await.unwrap();
         // Existing sessions keep their privileges.
@@ -282,9 +283,9 @@ fn trust_lets_anybody_in_until_there_is_somebody() {
         admin.batch_execute("grant select on t to app").await.unwrap();
         assert!(app.query(&statement, &[]).await.unwrap().is_empty());
         admin.batch_execute("revoke select on t from app").await.unwrap();
-        assert_eq!(told(app.query(&statement, &[]).await).0, "42501");
+        assert_eq!(reported(app.query(&statement, &[]).await).0, "42501");
         admin.batch_execute("drop role app").await.unwrap();
-        assert_eq!(told(app.query(&statement, &[]).await).0, "42704");
+        assert_eq!(reported(app.query(&statement, &[]).await).0, "42704");
     });
 }
 
@@ -305,7 +306,7 @@ fn a_client_off_loopback_must_encrypt() {
     };
     let Certificate { tls, der } = certificate();
     with_security_on(ip, passwords(Some(&tls)), |address| async move {
-        let (code, message) = told(plain(address, "pangea", PASSWORD).await);
+        let (code, message) = reported(plain(address, "pangea", PASSWORD).await);
         assert_eq!(code, "28000");
         assert!(message.starts_with("no encryption"), "{message}");
         let mut good = config(address, "pangea", PASSWORD);

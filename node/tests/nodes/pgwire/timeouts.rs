@@ -16,7 +16,7 @@ const ROWS: usize = 30_000;
 
 const TIMED_OUT: &str = "canceling statement due to statement timeout";
 
-fn told(error: &Error) -> &DbError {
+fn reported(error: &Error) -> &DbError {
     error.as_db_error().expect("the server sends the error")
 }
 
@@ -27,12 +27,12 @@ fn a_read_that_waits_for_longer_than_statement_timeout_is_cancelled() {
         client.batch_execute(STRICT).await.unwrap();
         client.batch_execute("set statement_timeout = '50ms'").await.unwrap();
         let error = cluster.given_up(&client, "select * from r").await;
-        assert_eq!(told(&error).code(), &SqlState::QUERY_CANCELED);
-        assert_eq!(told(&error).message(), TIMED_OUT);
+        assert_eq!(reported(&error).code(), &SqlState::QUERY_CANCELED);
+        assert_eq!(reported(&error).message(), TIMED_OUT);
         // The same in the extended protocol, where the Parse waits.
         cluster.cut();
         let error = client.query("select * from r", &[]).await.unwrap_err();
-        assert_eq!(told(&error).message(), TIMED_OUT);
+        assert_eq!(reported(&error).message(), TIMED_OUT);
         cluster.heal();
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
         // A timeout in a transaction fails the transaction.
@@ -51,7 +51,7 @@ fn a_write_that_waits_for_longer_than_statement_timeout_may_have_committed() {
         let setup = "create table t (id int primary key); set statement_timeout = 50";
         client.batch_execute(setup).await.unwrap();
         let check = |error: &Error| {
-            let error = told(error);
+            let error = reported(error);
             assert_eq!(error.code(), &SqlState::TRANSACTION_RESOLUTION_UNKNOWN);
             assert_eq!(error.message(), TIMED_OUT);
             assert!(error.detail().is_some_and(|detail| detail.contains("may have committed")));
@@ -78,12 +78,12 @@ fn statement_timeout_is_of_each_statement_and_0_is_none() {
         // SET LOCAL lasts until the end of the transaction, after which the earlier value applies
         // again.
         client.batch_execute("begin; set local statement_timeout = 50").await.unwrap();
-        assert_eq!(told(&cluster.given_up(&client, "select 1").await).message(), TIMED_OUT);
+        assert_eq!(reported(&cluster.given_up(&client, "select 1").await).message(), TIMED_OUT);
         client.batch_execute("rollback").await.unwrap();
         let shown = client.simple_query("show statement_timeout").await.unwrap();
         assert_eq!(cells(&shown), ["0"]);
         let error = cluster.cancelled(&client, "select * from r").await;
-        assert_eq!(told(&error).message(), "canceling statement due to user request");
+        assert_eq!(reported(&error).message(), "canceling statement due to user request");
     });
 }
 
@@ -97,7 +97,7 @@ fn a_read_that_computes_for_longer_than_statement_timeout_is_cancelled() {
         client.batch_execute("set statement_timeout = 1").await.unwrap();
         let scan = "select count(*) from t where repeat('x', id % 7) || 'y' = 'y'";
         let error = client.batch_execute(scan).await.unwrap_err();
-        assert_eq!(told(&error).message(), TIMED_OUT);
+        assert_eq!(reported(&error).message(), TIMED_OUT);
         client.batch_execute("set statement_timeout = 0").await.unwrap();
         client.batch_execute(scan).await.unwrap();
     });
@@ -114,7 +114,7 @@ fn a_client_that_leaves_its_transaction_open_is_disconnected_and_an_idle_one_is_
         client.batch_execute(set).await.unwrap();
         client.batch_execute("begin").await.unwrap();
         let end = connection.await.unwrap().unwrap_err();
-        assert_eq!(told(&end).severity(), "FATAL");
+        assert_eq!(reported(&end).severity(), "FATAL");
         assert_eq!(end.code(), Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT));
         idle.batch_execute("select 1").await.unwrap();
     });
@@ -124,11 +124,11 @@ fn a_client_that_leaves_its_transaction_open_is_disconnected_and_an_idle_one_is_
 fn a_client_that_waits_for_a_majority_is_told_so_and_served_when_it_is_back() {
     with_cluster(|mut cluster| async move {
         let (client, mut connection) = connection(cluster.address).await;
-        let (told, mut notices) = unbounded_channel();
+        let (reported, mut notices) = unbounded_channel();
         tokio::spawn(async move {
             while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let Ok(AsyncMessage::Notice(notice)) = message {
-                    told.send(notice).unwrap();
+                    reported.send(notice).unwrap();
                 }
             }
         });
@@ -186,11 +186,11 @@ fn statements_that_wait_when_the_server_stops_are_told_what_became_of_them() {
         let message = "terminating connection due to administrator command";
         let (read, write) = (read.unwrap_err(), write.unwrap_err());
         assert_eq!(
-            (told(&read).code(), told(&read).message()),
+            (reported(&read).code(), reported(&read).message()),
             (&SqlState::ADMIN_SHUTDOWN, message)
         );
         let unknown = &SqlState::TRANSACTION_RESOLUTION_UNKNOWN;
-        assert_eq!((told(&write).code(), told(&write).message()), (unknown, message));
+        assert_eq!((reported(&write).code(), reported(&write).message()), (unknown, message));
         assert!(reader.is_closed() || reader.batch_execute("").await.is_err());
     });
 }

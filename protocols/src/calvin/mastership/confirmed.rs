@@ -15,7 +15,7 @@ use crate::streams::Heads;
 impl Inputs<Calvin> {
     /// Compares a decided cut with the fixed one of the same number, if there is one. Returns true
     /// if they are the same: then no more is to be done.
-    pub(crate) fn confirm_or_give_up(
+    pub(crate) fn confirm_or_discard(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
@@ -28,12 +28,12 @@ impl Inputs<Calvin> {
             fixed.is_decided = true;
             return true;
         }
-        self.give_up(cx, epoch);
+        self.discard_from(cx, epoch);
         false
     }
 
     /// Discards the cuts that were fixed from an epoch on: they are void.
-    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
+    pub(crate) fn discard_from(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
         let kept = self.extension.mastery.early.partition_point(|early| early.epoch < from);
         let void = self.extension.mastery.early.split_off(kept);
         // This replica may still lead because it has received no newer term. It must not continue
@@ -69,17 +69,22 @@ impl Inputs<Calvin> {
         self.cut.applied = upto;
         self.cut.heads.clone_from(&self.cut.confirmed.heads);
         self.cut.is_member.clone_from(&self.cut.confirmed.is_member);
-        let mut reign = self.extension.mastery.reign_confirmed;
+        let mut master_term = self.extension.mastery.confirmed_term;
         for cut in self.cuts_upto(upto) {
             self.raise_heads(&cut);
             self.apply_membership(cx, &cut);
-            reign = cut.reign.map(|it| (cut.name.proposer, it)).or(reign);
+            master_term = cut.master_term.map(|it| (cut.name.proposer, it)).or(master_term);
         }
-        if let Some((proposer, reign)) = reign {
+        if let Some((proposer, master_term)) = master_term {
             // The next epoch may have the same master term as this one, and would not be reported.
-            cx.master_term(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
+            cx.master_term(
+                self.shard(),
+                upto,
+                Some((self.node(proposer), master_term.first)),
+                false,
+            );
         }
-        self.extension.mastery.reign_applied = reign;
+        self.extension.mastery.applied_term = master_term;
     }
 
     /// The unconfirmed cuts up to an epoch.
@@ -106,11 +111,11 @@ impl Inputs<Calvin> {
     }
 
     /// Discards all undecided fixed cuts: this replica can't learn which cuts were decided instead.
-    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, Calvin>) {
+    pub(crate) fn discard_undecided(&mut self, cx: &mut Cx<'_, Calvin>) {
         self.extension.mastery.opened = Term::default();
         let from = self.extension.mastery.early.iter().find(|early| !early.is_decided);
         if let Some(from) = from.map(|early| early.epoch) {
-            self.give_up(cx, from);
+            self.discard_from(cx, from);
         }
     }
 
@@ -121,15 +126,18 @@ impl Inputs<Calvin> {
     }
 
     /// Reports the master term of an applied epoch if it is new.
-    pub(crate) fn note_reign(
+    pub(crate) fn note_master_term(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
         cut: &Cut,
     ) {
-        let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
-        if self.extension.mastery.reign_applied.replace(reign) != Some(reign) {
-            let said = Some((self.node(reign.0), reign.1.first));
+        let Some(master_term) = cut.master_term.map(|master_term| (cut.name.proposer, master_term))
+        else {
+            return;
+        };
+        if self.extension.mastery.applied_term.replace(master_term) != Some(master_term) {
+            let said = Some((self.node(master_term.0), master_term.1.first));
             cx.master_term(self.shard(), epoch, said, false);
         }
     }
@@ -140,8 +148,8 @@ impl Inputs<Calvin> {
     }
 
     /// Forgets the applied master term, because the store now has a version installed from a peer.
-    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, Calvin>) {
-        self.extension.mastery.reign_applied = None;
+    pub(crate) fn forget_master_term(&mut self, cx: &mut Cx<'_, Calvin>) {
+        self.extension.mastery.applied_term = None;
         if self.is_asynchronous() {
             cx.master_term(self.shard(), self.cut.applied, None, false);
         }
@@ -172,11 +180,16 @@ impl Inputs<Calvin> {
         if mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
             cx.mark("calvin.early_confirmed");
         }
-        let reign = cut.reign.map(|reign| (cut.name.proposer, reign));
-        let is_news = reign.is_some() && mastery.reign_confirmed != reign;
-        mastery.reign_confirmed = reign.or(mastery.reign_confirmed);
-        if let Some((proposer, reign)) = reign.filter(|_| is_news) {
-            cx.master_term(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
+        let master_term = cut.master_term.map(|master_term| (cut.name.proposer, master_term));
+        let is_news = master_term.is_some() && mastery.confirmed_term != master_term;
+        mastery.confirmed_term = master_term.or(mastery.confirmed_term);
+        if let Some((proposer, master_term)) = master_term.filter(|_| is_news) {
+            cx.master_term(
+                self.shard(),
+                epoch,
+                Some((self.node(proposer), master_term.first)),
+                true,
+            );
         }
     }
 }

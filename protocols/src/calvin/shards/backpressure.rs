@@ -84,8 +84,8 @@ impl Shards {
     /// The shards that have not reached the first epoch in which an outcome of a local request is
     /// missing.
     fn awaited_results(&self) -> Vec<(ShardId, SnapshotVersion)> {
-        let unresolved = self.local_requests.values().filter(|mine| mine.confirmed.is_some());
-        let Some(epoch) = unresolved.map(|mine| mine.epoch).min() else { return Vec::new() };
+        let unresolved = self.local_requests.values().filter(|request| request.confirmed.is_some());
+        let Some(epoch) = unresolved.map(|request| request.epoch).min() else { return Vec::new() };
         let is_behind = |(_, stream): &(&ShardId, &ShardStream)| stream.reached() < epoch;
         self.streams.iter().filter(is_behind).map(|(shard, _)| (*shard, epoch)).collect()
     }

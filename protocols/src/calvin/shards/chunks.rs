@@ -30,7 +30,7 @@ pub struct SliceChunk {
 #[derive(Default)]
 pub(in super::super) struct SliceChunks {
     epoch: SnapshotVersion,
-    came: Vec<Bytes>,
+    received: Vec<Bytes>,
 }
 
 const WHAT: &str = "piece";
@@ -43,12 +43,12 @@ impl Slice {
             return vec![Message::Slice { slice: self.clone() }];
         }
         let count = bytes.len().div_ceil(most) as u64;
-        let piece = |(number, part): (usize, &[u8])| {
+        let chunk = |(number, part): (usize, &[u8])| {
             let (number, bytes) = (number as u64, bytes.slice_ref(part));
             let Self { epoch, is_decided, .. } = *self;
-            Message::SliceChunk { piece: SliceChunk { epoch, is_decided, number, count, bytes } }
+            Message::SliceChunk { chunk: SliceChunk { epoch, is_decided, number, count, bytes } }
         };
-        bytes.chunks(most).enumerate().map(piece).collect()
+        bytes.chunks(most).enumerate().map(chunk).collect()
     }
 }
 
@@ -57,21 +57,21 @@ impl RemoteResults {
     /// unless a single entry is larger.
     pub(in super::super) fn split(
         at: (SnapshotVersion, Lineage),
-        items: &[RemoteResult],
+        results: &[RemoteResult],
         most: usize,
     ) -> Vec<Self> {
         let mut all = Vec::new();
         let mut first = 0;
         let mut bytes = 0;
-        for (place, item) in items.iter().enumerate() {
+        for (place, item) in results.iter().enumerate() {
             let more = item.weight();
             if bytes + more > most && place > first {
-                all.push(Self::new(at, &items[first..place]));
+                all.push(Self::new(at, &results[first..place]));
                 (first, bytes) = (place, 0);
             }
             bytes += more;
         }
-        all.push(Self::new(at, &items[first..]));
+        all.push(Self::new(at, &results[first..]));
         all
     }
 }
@@ -123,16 +123,16 @@ pub(in super::super) fn decode_flag(from: &mut Reader<'_>) -> Result<bool, Decod
 impl SliceChunks {
     /// Adds a chunk; one that does not follow the last is ignored. Returns the slice's bytes after
     /// its last chunk.
-    pub fn add(&mut self, piece: SliceChunk) -> Option<Bytes> {
-        if piece.is_first() {
-            *self = Self { epoch: piece.epoch, came: Vec::new() };
+    pub fn add(&mut self, chunk: SliceChunk) -> Option<Bytes> {
+        if chunk.is_first() {
+            *self = Self { epoch: chunk.epoch, received: Vec::new() };
         }
-        if piece.epoch != self.epoch || piece.number != self.came.len() as u64 {
+        if chunk.epoch != self.epoch || chunk.number != self.received.len() as u64 {
             return None;
         }
-        self.came.push(piece.bytes);
-        let is_last = piece.number + 1 == piece.count;
-        is_last.then(|| std::mem::take(&mut self.came).concat().into())
+        self.received.push(chunk.bytes);
+        let is_last = chunk.number + 1 == chunk.count;
+        is_last.then(|| std::mem::take(&mut self.received).concat().into())
     }
 }
 
@@ -144,29 +144,29 @@ pub(in super::super) mod tests {
     use pangea_core::ids::{NodeId, TxnId};
 
     /// The chunks of a slice.
-    pub fn pieces() -> Vec<SliceChunk> {
-        let piece = |message| match message {
-            Message::SliceChunk { piece } => piece,
+    pub fn chunks() -> Vec<SliceChunk> {
+        let chunk = |message| match message {
+            Message::SliceChunk { chunk } => chunk,
             other => panic!("{other:?}"),
         };
-        slice().messages(7).into_iter().map(piece).collect()
+        slice().messages(7).into_iter().map(chunk).collect()
     }
 
     /// Calvin §3.1: a scheduler is sent all requests that it participates in.
     #[test]
     fn a_slice_is_whole_when_its_pieces_came_in_order() {
-        let all = pieces();
+        let all = chunks();
         assert!(all.len() > 2);
-        let mut came = SliceChunks::default();
+        let mut received = SliceChunks::default();
         // The connection is lost, and all chunks arrive again.
-        for piece in &all[..2] {
-            assert_eq!(came.add(piece.clone()), None);
+        for chunk in &all[..2] {
+            assert_eq!(received.add(chunk.clone()), None);
         }
-        assert_eq!(came.add(all[3 % all.len()].clone()), None, "a chunk out of order");
-        let wholes = all.iter().filter_map(|piece| came.add(piece.clone()));
+        assert_eq!(received.add(all[3 % all.len()].clone()), None, "a chunk out of order");
+        let wholes = all.iter().filter_map(|chunk| received.add(chunk.clone()));
         let wholes: Vec<Bytes> = wholes.collect();
         assert_eq!(wholes, [slice().bytes().clone()]);
-        assert_eq!(came.add(all[all.len() - 1].clone()), None, "the slice is already complete");
+        assert_eq!(received.add(all[all.len() - 1].clone()), None, "the slice is already complete");
         assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 
@@ -184,7 +184,7 @@ pub(in super::super) mod tests {
         let split = RemoteResults::split(epoch, &all, 250);
         assert!((5..=10).contains(&split.len()), "{}", split.len());
         let read: Vec<RemoteResult> =
-            split.iter().flat_map(|items| items.read().unwrap()).collect();
+            split.iter().flat_map(|results| results.read().unwrap()).collect();
         assert_eq!(read, all);
         assert_eq!(RemoteResults::split(epoch, &all, 1).len(), all.len());
         assert_eq!(RemoteResults::split(epoch, &[], 1), [RemoteResults::new(epoch, &[])]);

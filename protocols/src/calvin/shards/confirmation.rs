@@ -31,7 +31,7 @@ impl Calvin {
 
     /// Confirms the epochs that have run and of which all cuts are decided.
     pub(in super::super) fn confirm_divided(&mut self, cx: &mut Cx<'_, Self>) {
-        self.tell_decided(cx);
+        self.send_slices_decided(cx);
         loop {
             let epoch = self.confirmed().next();
             let applied = self.state.inputs.cut.applied;
@@ -56,7 +56,7 @@ impl Calvin {
             let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
             let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
             self.shards().records.insert(epoch, position);
-            self.keep_records();
+            self.retain_records();
         }
         // No reader sees an epoch that may be rolled back, because the nodes would not roll back
         // all at once.
@@ -64,13 +64,13 @@ impl Calvin {
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
         self.settle_confirmed(cx, (epoch, line), local_requests);
-        self.tell_void_divided(cx, &cut);
+        self.answer_void_requests(cx, &cut);
         self.state.inputs.release_barriers(cx, &cut);
         self.read_released(cx);
     }
 
     /// Announces to the other shards that the cuts of slices sent early are now decided.
-    fn tell_decided(&mut self, cx: &mut Cx<'_, Self>) {
+    fn send_slices_decided(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.inputs.decided_before();
         let shards = self.shards();
         let (from, sliced) = (shards.decided, shards.sliced);
@@ -109,10 +109,10 @@ impl Calvin {
             return cx.mark("calvin.decided_again");
         }
         if stream.inbound.slices.get(&upto).is_some_and(|slice| slice.cut.name == name) {
-            let came = stream.inbound.slices.range_mut(..=upto);
-            came.for_each(|(_, slice)| slice.is_decided = true);
+            let received = stream.inbound.slices.range_mut(..=upto);
+            received.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
-        } else if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
+        } else if !std::mem::replace(&mut stream.inbound.has_resubscribed, true) {
             // It refers to a slice that this node does not have: some were lost with a connection.
             cx.mark("calvin.decided_after_gap");
             self.subscribe(cx, shard);
@@ -142,7 +142,7 @@ impl Calvin {
         let is_run = self.shards().scheduled_upto >= epoch;
         if is_run {
             mutate!(NeighbourStays: () => return neighbour_stays(self.shards().stream(shard)));
-            self.go_back(cx, SnapshotVersion(epoch.0 - 1));
+            self.roll_back_to(cx, SnapshotVersion(epoch.0 - 1));
         }
         let stream = self.shards().stream(shard);
         stream.inbound.slices.split_off(&epoch);
@@ -154,7 +154,7 @@ impl Calvin {
     /// are void.
     pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
         if self.shards().scheduled_upto >= from {
-            self.go_back(cx, SnapshotVersion(from.0 - 1));
+            self.roll_back_to(cx, SnapshotVersion(from.0 - 1));
         }
         let shards = self.shards();
         assert!(shards.decided < from, "decided cuts are not void");
@@ -175,7 +175,7 @@ impl Calvin {
 
     /// Rolls back to this epoch, or to the last complete one before it, because later epochs ran on
     /// void slices. The rows of later epochs are sent again.
-    pub(in super::super) fn go_back(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
+    pub(in super::super) fn roll_back_to(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         cx.mark("calvin.went_back");
         let upto = upto.min(self.state.inputs.cut.applied);
         self.state.inputs.retreat(cx, upto);
@@ -186,10 +186,14 @@ impl Calvin {
             own.local_requests.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }
         for (shard, stream) in &mut shards.streams {
-            stream.outbound.items.split_off(&upto.next());
+            stream.outbound.results.split_off(&upto.next());
             stream.outbound.paused.clear();
-            let last =
-                stream.inbound.slices.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
+            let last = stream
+                .inbound
+                .slices
+                .range(..=upto)
+                .rev()
+                .find_map(|(_, it)| stream.master_term_of(it));
             stream.masters.applied = last.or(stream.masters.confirmed);
             if stream.masters.applied.is_some() {
                 cx.master_term(*shard, upto, stream.masters.applied, false);
@@ -199,21 +203,21 @@ impl Calvin {
 
     /// Rolls back to the confirmed epoch before a peer's checkpoint is installed. The checkpoint
     /// contains only decided epochs, which may differ from those that ran here early.
-    pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn roll_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
         let confirmed = self.confirmed();
         let is_early = self.state.shards.as_ref().is_some_and(|it| it.scheduled_upto > confirmed);
         if is_early && self.state.inputs.is_asynchronous() {
-            self.go_back(cx, confirmed);
+            self.roll_back_to(cx, confirmed);
         }
     }
 
     /// Reports the master terms of the other shards in an epoch that has run, if they are new.
-    pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+    pub(super) fn note_master_terms(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for (shard, stream) in &mut self.shards().streams {
-            let reign = stream.reign_of(&stream.inbound.slices[&epoch]);
-            if reign.is_some() && stream.masters.applied != reign {
-                stream.masters.applied = reign;
-                cx.master_term(*shard, epoch, reign, false);
+            let master_term = stream.master_term_of(&stream.inbound.slices[&epoch]);
+            if master_term.is_some() && stream.masters.applied != master_term {
+                stream.masters.applied = master_term;
+                cx.master_term(*shard, epoch, master_term, false);
             }
         }
     }
@@ -221,7 +225,7 @@ impl Calvin {
 
 impl ShardStream {
     /// The master whose transactions are in a slice, and the first number of its master term.
-    fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
+    fn master_term_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
         Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
     }
 
@@ -243,9 +247,9 @@ impl Shards {
     fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Lineage)) -> ShardEpochRecord {
         let mut of_shards = ShardEpochRecord::default();
         for (shard, stream) in &mut self.streams {
-            let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
-            stream.masters.confirmed = stream.reign_of(&came).or(stream.masters.confirmed);
-            of_shards.came.push(came);
+            let slice = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
+            stream.masters.confirmed = stream.master_term_of(&slice).or(stream.masters.confirmed);
+            of_shards.received_slices.push(slice);
             of_shards.add_sent(*shard, stream, epoch);
             of_shards.dropped.push((*shard, stream.outbound.dropped));
         }
@@ -264,7 +268,7 @@ fn by_shard(at: (SnapshotVersion, Lineage), received: Received) -> Vec<(ShardId,
     for ((shard, _), item) in received.into_iter().filter(is_part) {
         of.entry(shard).or_default().push(item);
     }
-    of.into_iter().map(|(shard, items)| (shard, RemoteResults::new(at, &items))).collect()
+    of.into_iter().map(|(shard, results)| (shard, RemoteResults::new(at, &results))).collect()
 }
 
 fn neighbour_stays(stream: &mut ShardStream) -> bool {

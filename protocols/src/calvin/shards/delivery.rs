@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   receiver                       sender
-//!      | Subscribe(slices, items) -->|      on connect, or if another replica is unreachable
+//!      | Subscribe(slices, results)->|      on connect, or if another replica is unreachable
 //!      |<== Slice, RemoteResults ====|      the retained messages after those, and new ones
 //!      |<== Resubscribe =============|      if the backlog is large
 //!      | Subscribe, goes on -------->|      the rest of it
@@ -44,13 +44,13 @@ impl Calvin {
         let shard = shards.shard_of(peer);
         let is_source_up = shards.up.contains(&shards.streams[&shard].inbound.source);
         let stream = shards.stream(shard);
-        stream.outbound.told = None;
+        stream.outbound.progress_sent = None;
         if let Some(at) = self.frozen_from() {
             cx.send(peer, Message::Frozen { at });
         }
         let stream = self.shards().stream(shard);
         if stream.inbound.source == peer || stream.replicas[0] == peer && !is_source_up {
-            self.turn_to(cx, shard, peer);
+            self.switch_source(cx, shard, peer);
         }
     }
 
@@ -69,9 +69,9 @@ impl Calvin {
 
     /// Switches to another replica if the present source has been unreachable for some time or is
     /// far behind.
-    pub(in super::super) fn ask_others(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn replace_unreachable_sources(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &mut self.state.shards else { return };
-        shards.streams.values_mut().for_each(|stream| stream.inbound.is_asked_again = false);
+        shards.streams.values_mut().for_each(|stream| stream.inbound.has_resubscribed = false);
         let is_up = |node: &&NodeId| shards.up.contains(node);
         let is_away = |stream: &ShardStream| {
             !is_up(&&stream.inbound.source)
@@ -79,12 +79,13 @@ impl Calvin {
         };
         let away = shards.streams.iter().filter(|(_, stream)| is_away(stream));
         let others = away.filter_map(|(shard, stream)| {
-            let goes_on = |node: &&NodeId| is_up(node) && !stream.reports.frozen.contains_key(node);
-            stream.replicas.iter().find(goes_on).map(|other| (*shard, *other))
+            let is_usable =
+                |node: &&NodeId| is_up(node) && !stream.reports.frozen.contains_key(node);
+            stream.replicas.iter().find(is_usable).map(|other| (*shard, *other))
         });
         for (shard, other) in others.collect::<Vec<_>>() {
             cx.mark("calvin.other_replica_asked");
-            self.turn_to(cx, shard, other);
+            self.switch_source(cx, shard, other);
         }
         self.leave_stragglers(cx);
         self.return_to_own_region(cx);
@@ -104,7 +105,7 @@ impl Calvin {
         for (shard, other, before) in leave.collect::<Vec<_>>() {
             cx.mark("calvin.straggler_left");
             cx.send(before, Message::Unsubscribe {});
-            self.turn_to(cx, shard, other);
+            self.switch_source(cx, shard, other);
         }
     }
 
@@ -129,7 +130,7 @@ impl Calvin {
             .collect();
         for (shard, own, before) in back {
             cx.send(before, Message::Unsubscribe {});
-            self.turn_to(cx, shard, own);
+            self.switch_source(cx, shard, own);
         }
     }
 
@@ -140,10 +141,10 @@ impl Calvin {
     }
 
     /// Switches to this replica as the source of another shard's messages.
-    fn turn_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, source: NodeId) {
+    fn switch_source(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, source: NodeId) {
         self.shards().stream(shard).inbound.source = source;
         self.subscribe(cx, shard);
-        self.look_again(cx, shard);
+        self.repeat_lookups(cx, shard);
     }
 
     /// Requests everything that this node does not have.
@@ -151,17 +152,18 @@ impl Calvin {
         self.subscribe_to(cx, shard, false);
     }
 
-    fn subscribe_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, goes_on: bool) {
+    fn subscribe_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, is_continued: bool) {
         let confirmed = self.confirmed();
         let shards = self.shards();
         // An outcome may arrive long after its epoch.
-        let items = shards.told_upto().get(&shard).map_or(confirmed, |told| confirmed.min(*told));
+        let upto = shards.outcomes_upto();
+        let results = upto.get(&shard).map_or(confirmed, |upto| confirmed.min(*upto));
         let stream = shards.stream(shard);
         // A slice that is not known to be decided may be a different one on the new source.
         let (slices, source) =
-            (stream.inbound.decided.max(stream.inbound.missed), stream.inbound.source);
+            (stream.inbound.decided.max(stream.inbound.truncated), stream.inbound.source);
         cx.mark("calvin.subscribed");
-        cx.send(source, Message::Subscribe { slices, items, goes_on });
+        cx.send(source, Message::Subscribe { slices, results, is_continued });
     }
 
     /// Forgets the subscription of a node of another shard, which gets the slices elsewhere now.
@@ -174,25 +176,26 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        (slices, items): (SnapshotVersion, SnapshotVersion),
-        goes_on: bool,
+        (slices, results): (SnapshotVersion, SnapshotVersion),
+        is_continued: bool,
     ) {
         let may_be_early = self.state.inputs.is_asynchronous();
         let shards = self.shards();
         let (shard, message_bytes) = (shards.shard_of(from), shards.message_bytes);
         let stream = shards.stream(shard);
-        let mut sent = stream.outbound.paused.remove(&from).filter(|_| goes_on).unwrap_or_default();
-        if slices.min(items) < stream.outbound.dropped {
+        let mut sent =
+            stream.outbound.paused.remove(&from).filter(|_| is_continued).unwrap_or_default();
+        if slices.min(results) < stream.outbound.dropped {
             cx.mark("calvin.missed_told");
             cx.send(from, Message::Truncated { upto: stream.outbound.dropped });
         }
-        let kept = stream.outbound.slices.keys().chain(stream.outbound.items.keys()).copied();
+        let kept = stream.outbound.slices.keys().chain(stream.outbound.results.keys()).copied();
         let epochs: BTreeSet<SnapshotVersion> =
-            kept.filter(|epoch| *epoch > slices.min(items)).collect();
+            kept.filter(|epoch| *epoch > slices.min(results)).collect();
         let mut left = BACKLOG_MESSAGES * message_bytes;
         for epoch in epochs {
             let done = sent.entry(epoch).or_default();
-            for message in stream.after(epoch, (slices, items), *done, message_bytes) {
+            for message in stream.after(epoch, (slices, results), *done, message_bytes) {
                 if left == 0 {
                     // Messages created in the meantime are retained.
                     stream.outbound.subscribers.remove(&from);
@@ -202,7 +205,7 @@ impl Calvin {
                 }
                 left = left.saturating_sub(message.payload_bytes());
                 match &message {
-                    Message::RemoteResults { .. } => done.items += 1,
+                    Message::RemoteResults { .. } => done.results += 1,
                     _ => done.slice += 1,
                 }
                 cx.send(from, message);
@@ -210,7 +213,8 @@ impl Calvin {
         }
         stream.outbound.subscribers.insert(from);
         let decided = stream.outbound.slices.values().rev().find(|slice| slice.is_decided);
-        if let Some(last) = decided.filter(|last| goes_on && may_be_early && last.epoch > slices) {
+        let is_late = is_continued && may_be_early;
+        if let Some(last) = decided.filter(|last| is_late && last.epoch > slices) {
             // The announcement of earlier slices as decided may have been sent only to subscribers.
             cx.send(from, Message::SlicesDecided { upto: last.epoch, name: last.cut.name });
         }
@@ -230,24 +234,24 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        piece: SliceChunk,
+        chunk: SliceChunk,
     ) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
         let may_be_next =
-            piece.epoch > stream.inbound.decided && piece.epoch <= stream.inbound.upto.next();
+            chunk.epoch > stream.inbound.decided && chunk.epoch <= stream.inbound.upto.next();
         if stream.inbound.source != from || !may_be_next {
             // The first chunk stands for all.
-            if piece.is_first() {
-                self.on_slice_out_of_turn(cx, from, piece.epoch);
+            if chunk.is_first() {
+                self.on_slice_out_of_turn(cx, from, chunk.epoch);
             }
             return;
         }
-        let is_decided = piece.is_decided;
-        let Some(whole) = stream.inbound.pieces.add(piece) else { return };
+        let is_decided = chunk.is_decided;
+        let Some(whole) = stream.inbound.chunks.add(chunk) else { return };
         match Slice::decode(&whole) {
-            Ok(slice) => self.on_slice(cx, from, slice.said_to_be(is_decided)),
+            Ok(slice) => self.on_slice(cx, from, slice.with_decided(is_decided)),
             Err(_) => cx.mark("calvin.slice_of_another"),
         }
     }
@@ -278,7 +282,7 @@ impl Calvin {
         }
         let stream = self.shards().stream(shard);
         stream.inbound.upto = slice.epoch;
-        stream.inbound.is_asked_again = false;
+        stream.inbound.has_resubscribed = false;
         if slice.epoch > confirmed {
             stream.inbound.slices.insert(slice.epoch, slice);
             stream.raise_decided();
@@ -303,7 +307,7 @@ impl Calvin {
         }
         cx.mark("calvin.slice_after_gap");
         // Only once: the messages in flight after it are after the same gap.
-        if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
+        if !std::mem::replace(&mut stream.inbound.has_resubscribed, true) {
             self.subscribe(cx, shard);
         }
     }
@@ -313,13 +317,13 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
-        items: RemoteResults,
+        results: RemoteResults,
     ) {
-        if items.epoch.0 > self.shards().stream(shard).inbound.upto.0 + AHEAD_MAX {
+        if results.epoch.0 > self.shards().stream(shard).inbound.upto.0 + AHEAD_MAX {
             // Slices arrive before the rows of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
         }
-        self.take_items(cx, shard, &items);
+        self.apply_results(cx, shard, &results);
     }
 
     /// Handles the report of another shard's node that it is frozen: switches to another replica if
@@ -336,15 +340,15 @@ impl Calvin {
         let up = shards.up.clone();
         let stream = shards.stream(shard);
         stream.reports.frozen.insert(from, at);
-        let goes_on = |node: &&NodeId| {
+        let is_usable = |node: &&NodeId| {
             let is_there = up.contains(node) && !stream.reports.frozen.contains_key(node);
             is_there && stream.may_have(**node, applied)
         };
-        let other = stream.replicas.iter().find(goes_on).copied();
+        let other = stream.replicas.iter().find(is_usable).copied();
         if let Some(other) = other.filter(|_| stream.inbound.source == from) {
             cx.mark("calvin.source_frozen");
             cx.send(from, Message::Unsubscribe {});
-            self.turn_to(cx, shard, other);
+            self.switch_source(cx, shard, other);
         }
     }
 
@@ -356,7 +360,7 @@ impl Calvin {
     }
 
     /// Informs the nodes of other shards that this one is frozen.
-    pub(in super::super) fn tell_frozen(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn send_frozen(&mut self, cx: &mut Cx<'_, Self>) {
         let (Some(shards), Some(at)) = (&self.state.shards, self.frozen_from()) else { return };
         shards.up.iter().for_each(|node| cx.send(*node, Message::Frozen { at }));
     }
@@ -387,11 +391,11 @@ impl Calvin {
         let least =
             shards.streams.values().map(|stream| stream.outbound.dropped).min().unwrap_or_default();
         shards.records = shards.records.split_off(&least.next());
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Retains the log records of messages that may have to be sent again after a restart.
-    pub(super) fn keep_records(&mut self) {
+    pub(super) fn retain_records(&mut self) {
         let first = self.shards().records.values().min().copied();
         self.state.inputs.collection.kept_from = first;
     }
@@ -412,7 +416,7 @@ impl Calvin {
         let shard = shards.shard_of(from);
         let up = shards.up.clone();
         let stream = shards.stream(shard);
-        stream.inbound.missed_at.insert(from, upto);
+        stream.inbound.truncated_at.insert(from, upto);
         if stream.inbound.source != from {
             return;
         }
@@ -421,15 +425,14 @@ impl Calvin {
         if !is_run && let Some(other) = stream.replicas.iter().find(may_have).copied() {
             cx.mark("calvin.other_replica_has_it");
             cx.send(from, Message::Unsubscribe {});
-            return self.turn_to(cx, shard, other);
+            return self.switch_source(cx, shard, other);
         }
         stream.inbound.upto = stream.inbound.upto.max(upto);
-        stream.inbound.missed = stream.inbound.missed.max(upto);
-        let is_lost = |mine: &LocalRequest| {
-            mine.confirmed.is_some() && mine.epoch <= upto && mine.shards.contains(shard)
+        stream.inbound.truncated = stream.inbound.truncated.max(upto);
+        let is_lost = |request: &LocalRequest| {
+            request.confirmed.is_some() && request.epoch <= upto && request.shards.contains(shard)
         };
-        let lost =
-            shards.local_requests.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
+        let lost = shards.local_requests.iter().filter(|(_, it)| is_lost(it)).map(|(txn, _)| *txn);
         let lost: Vec<TxnId> = lost.collect();
         lost.into_iter().for_each(|txn| self.lose_result(cx, txn));
         if is_run {
@@ -450,15 +453,15 @@ impl Calvin {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());
         let Some(shards) = &mut self.state.shards else { return };
-        let told_upto = shards.told_upto();
+        let outcomes_upto = shards.outcomes_upto();
         let Shards { streams, up, .. } = shards;
         for (shard, stream) in streams {
-            let upto = told_upto.get(shard).map_or(upto, |told| upto.min(*told));
+            let upto = outcomes_upto.get(shard).map_or(upto, |complete| upto.min(*complete));
             let news = Some((upto, applied, waits_for));
-            if stream.outbound.told == news {
+            if stream.outbound.progress_sent == news {
                 continue;
             }
-            stream.outbound.told = news;
+            stream.outbound.progress_sent = news;
             for node in stream.replicas.iter().filter(|node| up.contains(node)) {
                 cx.send(*node, Message::ShardProgress { upto, applied, waits_for });
             }
@@ -477,7 +480,7 @@ impl Calvin {
         // No group can be further ahead than that.
         inputs.follow(most.min(SnapshotVersion(last.0 + AHEAD_MAX)));
         let shards = self.shards();
-        shards.others = shards.others.max(least.min(last));
+        shards.reached_by_groups = shards.reached_by_groups.max(least.min(last));
     }
 
     /// Reports the other groups' progress to the group's coordinator, which may not reach the other
@@ -519,21 +522,21 @@ impl Calvin {
 }
 
 impl ShardStream {
-    /// The remaining messages of an epoch for a subscriber that has slices and items up to these,
+    /// The remaining messages of an epoch for a subscriber that has slices and results up to these,
     /// after those already sent.
     fn after(
         &self,
         epoch: SnapshotVersion,
-        (slices, items): (SnapshotVersion, SnapshotVersion),
+        (slices, results): (SnapshotVersion, SnapshotVersion),
         sent: Sent,
         message_bytes: usize,
     ) -> Vec<Message> {
         let slice = self.outbound.slices.get(&epoch).filter(|_| epoch > slices);
         let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
         let served =
-            self.outbound.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
+            self.outbound.results.get(&epoch).filter(|_| epoch > results).into_iter().flatten();
         let served =
-            served.skip(sent.items).map(|items| Message::RemoteResults { items: items.clone() });
+            served.skip(sent.results).map(|it| Message::RemoteResults { results: it.clone() });
         slice.skip(sent.slice).chain(served).collect()
     }
 }
@@ -541,11 +544,11 @@ impl ShardStream {
 impl Shards {
     /// For each shard, the last epoch before the first confirmed one in which an outcome of this
     /// node's transactions is missing.
-    fn told_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
+    fn outcomes_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
         let mut awaited = BTreeMap::<SnapshotVersion, ShardSet>::new();
-        for mine in self.local_requests.values().filter(|mine| mine.confirmed.is_some()) {
-            let shards = awaited.entry(mine.epoch).or_default();
-            *shards = shards.union(mine.shards);
+        for request in self.local_requests.values().filter(|request| request.confirmed.is_some()) {
+            let shards = awaited.entry(request.epoch).or_default();
+            *shards = shards.union(request.shards);
         }
         let mut all = BTreeMap::new();
         for (epoch, shards) in awaited {
@@ -576,21 +579,21 @@ impl Shards {
     }
 
     /// Retains and sends rows and outcomes for another shard.
-    pub(super) fn send_items(
+    pub(super) fn send_results(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         shard: ShardId,
-        (at, items): ((SnapshotVersion, Lineage), &[RemoteResult]),
+        (at, results): ((SnapshotVersion, Lineage), &[RemoteResult]),
     ) {
-        let all = RemoteResults::split(at, items, self.message_bytes);
+        let all = RemoteResults::split(at, results, self.message_bytes);
         let (epoch, _) = at;
         let stream = self.stream(shard);
         for node in &stream.outbound.subscribers {
             all.iter()
-                .for_each(|items| cx.send(*node, Message::RemoteResults { items: items.clone() }));
+                .for_each(|it| cx.send(*node, Message::RemoteResults { results: it.clone() }));
         }
         if mutate!(SentNotKept: epoch > stream.outbound.dropped => false) {
-            stream.outbound.items.entry(epoch).or_default().extend(all);
+            stream.outbound.results.entry(epoch).or_default().extend(all);
         }
     }
 }

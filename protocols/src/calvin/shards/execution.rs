@@ -11,7 +11,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 
-use super::super::interleaving::turns;
+use super::super::interleaving::rounds;
 use super::super::scheduler::RUN_BYTES;
 use super::super::{Calvin, Cut};
 use super::remote_results::RemoteResult;
@@ -39,25 +39,27 @@ impl Calvin {
         cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        self.send_turn(cx, &cut);
+        self.note_begun(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
-        let mut mine = Vec::new();
+        let mut local_requests = Vec::new();
         let mut count = 0;
-        for (turn, batch) in turns(batches) {
-            let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
-            mine.extend(batch.requests.iter().filter_map(|request| {
-                let whose = self.whose(request)?;
-                let mine = LocalRequest::new(whose, epoch, request.shards);
-                Some((TxnId::new(sequencer, request.txn.sequence()), mine))
+        for (round, batch) in rounds(batches) {
+            let (round, sequencer) = (round as u64, inputs.node(batch.source));
+            local_requests.extend(batch.requests.iter().filter_map(|request| {
+                let origin = self.origin_of(request)?;
+                let local = LocalRequest::new(origin, epoch, request.shards);
+                Some((TxnId::new(sequencer, request.txn.sequence()), local))
             }));
             count += batch.requests.len();
             for request in &batch.requests {
                 for shard in request.shards.iter() {
                     let of_shard = slices.entry(shard).or_default();
-                    if of_shard.last().is_none_or(|it| (it.turn, it.sequencer) != (turn, sequencer))
+                    if of_shard
+                        .last()
+                        .is_none_or(|it| (it.round, it.sequencer) != (round, sequencer))
                     {
-                        of_shard.push(OfBatch { turn, sequencer, requests: Vec::new() });
+                        of_shard.push(OfBatch { round, sequencer, requests: Vec::new() });
                     }
                     let part = of_shard.last_mut().expect("the batch was added above");
                     part.requests.push(request.clone().named(sequencer));
@@ -73,7 +75,7 @@ impl Calvin {
         let here = shards.own_shard;
         let all: Vec<ShardId> = shards.streams.keys().copied().collect();
         let of_cut = CutId::new(&cut);
-        let slice = |batches| Slice::new(epoch, here, of_cut, batches).said_to_be(is_decided);
+        let slice = |batches| Slice::new(epoch, here, of_cut, batches).with_decided(is_decided);
         for shard in all {
             let of_shard = slices.remove(&shard).unwrap_or_default();
             shards.send_slice(cx, shard, slice(of_shard));
@@ -82,8 +84,8 @@ impl Calvin {
             *head = (*head).max(*upto);
         }
         let slice = slice(slices.remove(&here).unwrap_or_default());
-        let named = mine.iter().map(|(txn, _)| *txn).collect();
-        shards.local_requests.extend(mine);
+        let named = local_requests.iter().map(|(txn, _)| *txn).collect();
+        shards.local_requests.extend(local_requests);
         shards.own.insert(epoch, OwnEpoch { cut, slice, local_requests: named });
         shards.sliced = epoch;
         cx.end_work(CpuStage::Slice, count);
@@ -106,16 +108,16 @@ impl Calvin {
             return false;
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
-        let came: Option<Vec<&Slice>> =
+        let received: Option<Vec<&Slice>> =
             shards.streams.values().map(|stream| stream.inbound.slices.get(&epoch)).collect();
-        let Some(came) = came else {
+        let Some(received) = received else {
             cx.mark("calvin.epoch_waits_for_slice");
             return false;
         };
         cx.begin_work();
-        let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
+        let batches = received.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
-        order.sort_by_key(|batch| (batch.turn, batch.sequencer));
+        order.sort_by_key(|batch| (batch.round, batch.sequencer));
         mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
         let mut count = 0;
         for batch in order {
@@ -142,11 +144,11 @@ impl Calvin {
         }
         let registry = self.state.registry.clone();
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| RecordHeader::new(job.txn);
-        self.let_overwrite(cx);
+        self.overwrite_unneeded(cx);
         cx.begin_work();
         let most = self.state.options.slice_txns.get().saturating_mul(cx.pool.workers());
         let shards = self.shards();
-        let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
+        let (served, ended) = shards.sharded.advance(cx.pool, &registry, cx.store, header, most);
         let is_more = shards.sharded.is_ready();
         shards.has_yielded = is_more;
         let oldest = shards.sharded.oldest();
@@ -190,46 +192,46 @@ impl Calvin {
     /// sequenced a transaction and do not run it.
     fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
-        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
+        let mut by_shard: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
             if matches!(part, RemoteReads::TooLarge(_)) {
                 cx.mark("calvin.part_too_large");
             }
             for shard in to.iter() {
-                items
+                by_shard
                     .entry((version, shard))
                     .or_default()
                     .push(RemoteResult::Reads(txn, part.clone()));
             }
         }
-        for Ended { txn, version, active, went } in ended {
+        for Ended { txn, version, active, outcome } in ended {
             // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
             if active.iter().next() == Some(shards.own_shard) && !active.contains(home) {
-                let results = items.entry((*version, home)).or_default();
-                results.push(RemoteResult::Outcome(*txn, went.clone()));
+                let results = by_shard.entry((*version, home)).or_default();
+                results.push(RemoteResult::Outcome(*txn, outcome.clone()));
             }
         }
-        for ((epoch, shard), items) in items {
+        for ((epoch, shard), results) in by_shard {
             cx.mark("calvin.served");
             let line = shards.line_of(epoch).expect("the epoch is running");
-            shards.send_items(cx, shard, ((epoch, line), &items));
+            shards.send_results(cx, shard, ((epoch, line), &results));
         }
     }
 
     /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
-    pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
+    pub(super) fn retain_for_peer(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
         let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, ShardOutcome)>> = BTreeMap::new();
-        for Ended { txn, version, went, .. } in ended {
+        for Ended { txn, version, outcome, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
-            if let Some(replica) = self.is_kept_for(turn)
+            if let Some(replica) = self.outcomes_retained_for(turn)
                 && self.state.inputs.node(replica) == txn.node()
             {
-                of.entry((replica, *version)).or_default().push((txn.sequence(), went.clone()));
+                of.entry((replica, *version)).or_default().push((txn.sequence(), outcome.clone()));
             }
         }
         for ((replica, version), results) in of {
-            self.keep_outcomes(cx, replica, (version, &results));
+            self.retain_outcomes(cx, replica, (version, &results));
         }
     }
 
@@ -240,8 +242,8 @@ impl Calvin {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was started");
         let cut = shards.own[&epoch].cut.clone();
-        let came = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
-        let slices = came.chain([&shards.own[&epoch].slice]);
+        let received = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
+        let slices = received.chain([&shards.own[&epoch].slice]);
         let batches = slices.flat_map(|slice| &slice.batches);
         let count = batches.map(|batch| batch.requests.len()).sum();
         let received = shards.received.get(&epoch).and_then(|lines| lines.get(&line));
@@ -250,7 +252,7 @@ impl Calvin {
             shards.sharded.forget(*txn);
         }
         self.state.inputs.finish_epoch(cx, epoch, &cut);
-        self.note_reigns(cx, epoch);
+        self.note_master_terms(cx, epoch);
         self.answer_early(cx, epoch);
         self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);
@@ -267,6 +269,6 @@ impl super::super::batch::Request {
 
 fn regions_order_differs(order: &mut [&OfBatch], shards: &Shards, me: NodeId) {
     if shards.topology.nodes[me.index()].region.0 == 0 {
-        order.sort_by_key(|batch| (batch.sequencer, batch.turn));
+        order.sort_by_key(|batch| (batch.sequencer, batch.round));
     }
 }

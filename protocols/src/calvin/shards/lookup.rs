@@ -36,7 +36,7 @@ struct Lookup {
     program: Program,
     known: KnownRows,
     /// The requested rows that have not arrived.
-    asked: BTreeMap<ShardId, LookupKeys>,
+    requested: BTreeMap<ShardId, LookupKeys>,
     /// How often the transaction has left its footprint.
     tries: u32,
 }
@@ -73,16 +73,16 @@ impl Calvin {
         }
         // A declaration that was left before is not complete.
         if tries == 0
-            && let Some(footprint) = self.told(&program)
+            && let Some(footprint) = self.narrow_declaration(&program)
         {
             let shards = self.concerned(&footprint);
             return self.sequence(cx, ticket, UnsequencedRequest::new(program, shards));
         }
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
-        let (known, asked) = (KnownRows::default(), BTreeMap::new());
-        let lookup = Lookup { ticket, program, known, asked, tries };
-        self.scout(cx, lookup);
+        let (known, requested) = (KnownRows::default(), BTreeMap::new());
+        let lookup = Lookup { ticket, program, known, requested, tries };
+        self.run_reconnaissance(cx, lookup);
     }
 
     /// The shards in a footprint.
@@ -96,7 +96,7 @@ impl Calvin {
 
     /// The footprint that a program declares, if it is narrow enough: otherwise other shards would
     /// have to send whole ranges of rows.
-    fn told(&self, program: &Program) -> Option<Footprint> {
+    fn narrow_declaration(&self, program: &Program) -> Option<Footprint> {
         let Program::Call { procedure, args } = program else { return None };
         let declared = declared_footprint(&self.state.registry, *procedure, args)?;
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
@@ -109,19 +109,19 @@ impl Calvin {
         (!is_wide).then_some(declared)
     }
 
-    fn scout(&mut self, cx: &mut Cx<'_, Self>, mut lookup: Lookup) {
+    fn run_reconnaissance(&mut self, cx: &mut Cx<'_, Self>, mut lookup: Lookup) {
         let shards = self.state.shards.as_mut().expect("only called if tables are partitioned");
         let at = self.state.inputs.cut.applied;
         cx.begin_work();
         let place = (&*shards.partitions, shards.own_shard);
         let registry = &self.state.registry;
-        let scouted =
+        let result =
             reconnoiter(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
         cx.end_work(CpuStage::Probe, 1);
-        match scouted {
+        match result {
             Reconnaissance::Footprint(footprint) => {
                 let Lookup { ticket, program, tries, .. } = lookup;
-                let footprint = match self.told(&program) {
+                let footprint = match self.narrow_declaration(&program) {
                     // It may touch everything that it declares, whatever it touches now.
                     Some(Footprint { mut points, mut ranges }) => {
                         points.extend(footprint.points);
@@ -147,27 +147,27 @@ impl Calvin {
                 cx.mark("calvin.looked_too_far");
                 cx.reply(lookup.ticket, Outcome::Aborted(abort));
             }
-            Reconnaissance::Wants(wants) => {
+            Reconnaissance::Wants(missing) => {
                 shards.lookups.token += 1;
                 let token = shards.lookups.token;
-                for (shard, wanted) in &wants {
+                for (shard, keys) in &missing {
                     cx.mark("calvin.looked");
                     let node = shards.streams[shard].inbound.source;
-                    cx.send(node, Message::LookupRequest { token, wanted: wanted.clone() });
+                    cx.send(node, Message::LookupRequest { token, keys: keys.clone() });
                 }
-                lookup.asked = wants;
+                lookup.requested = missing;
                 shards.lookups.waiting.insert(token, lookup);
             }
         }
     }
 
     /// Repeats the requests to a shard whose replies may be lost.
-    pub(super) fn look_again(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
+    pub(super) fn repeat_lookups(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
         let shards = self.shards();
         let node = shards.streams[&shard].inbound.source;
         for (token, lookup) in &shards.lookups.waiting {
-            if let Some(wanted) = lookup.asked.get(&shard) {
-                cx.send(node, Message::LookupRequest { token: *token, wanted: wanted.clone() });
+            if let Some(keys) = lookup.requested.get(&shard) {
+                cx.send(node, Message::LookupRequest { token: *token, keys: keys.clone() });
             }
         }
     }
@@ -178,10 +178,10 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         token: u64,
-        wanted: &LookupKeys,
+        keys: &LookupKeys,
     ) {
-        let found = wanted.look(cx.store, self.state.inputs.cut.applied);
-        cx.send(from, Message::LookupReply { token, found });
+        let rows = keys.look(cx.store, self.state.inputs.cut.applied);
+        cx.send(from, Message::LookupReply { token, rows });
     }
 
     /// Handles the rows requested by a reconnaissance.
@@ -190,20 +190,20 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
         token: u64,
-        found: LookupRows,
+        rows: LookupRows,
     ) {
         let waiting = &mut self.shards().lookups.waiting;
         let Some(lookup) = waiting.get_mut(&token) else {
             return cx.mark("calvin.found_late");
         };
-        let Some(wanted) = lookup.asked.remove(&shard) else {
+        let Some(keys) = lookup.requested.remove(&shard) else {
             return cx.mark("calvin.found_late");
         };
-        lookup.known.learn(shard, &wanted, found);
-        if lookup.asked.is_empty()
+        lookup.known.learn(shard, &keys, rows);
+        if lookup.requested.is_empty()
             && let Some(lookup) = waiting.remove(&token)
         {
-            self.scout(cx, lookup);
+            self.run_reconnaissance(cx, lookup);
         }
     }
 }

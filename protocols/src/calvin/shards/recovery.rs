@@ -28,8 +28,8 @@ impl ShardEpochRecord {
         epoch: SnapshotVersion,
     ) {
         self.sent.extend(stream.outbound.slices.get(&epoch).map(|slice| (shard, slice.clone())));
-        let items = stream.outbound.items.get(&epoch).into_iter().flatten();
-        self.served.extend(items.map(|items| (shard, items.clone())));
+        let results = stream.outbound.results.get(&epoch).into_iter().flatten();
+        self.served.extend(results.map(|results| (shard, results.clone())));
     }
 
     /// Whether it can be the messages that a replica of this shard has sent for an epoch that it
@@ -37,10 +37,10 @@ impl ShardEpochRecord {
     fn is_handed_on(&self, shards: &Shards, epoch: SnapshotVersion) -> bool {
         let is_other = |shard: &ShardId| shards.streams.contains_key(shard);
         let is_sent = |slice: &Slice| slice.shard == shards.own_shard && slice.epoch == epoch;
-        self.came.is_empty()
+        self.received_slices.is_empty()
             && self.received.is_empty()
             && self.sent.iter().all(|(shard, slice)| is_other(shard) && is_sent(slice))
-            && self.served.iter().all(|(shard, items)| is_other(shard) && items.epoch == epoch)
+            && self.served.iter().all(|(shard, results)| is_other(shard) && results.epoch == epoch)
             && self.dropped.iter().map(|(shard, _)| shard).eq(shards.streams.keys())
     }
 }
@@ -89,7 +89,7 @@ impl Calvin {
             }
             self.shards().records.insert(epoch, position);
             if is_known {
-                self.keep_sent(epoch, of_shards);
+                self.retain_sent(epoch, of_shards);
                 continue;
             }
             self.replay_epoch(cx, epoch, cut.expect("the record is of this node's log"), of_shards);
@@ -113,7 +113,7 @@ impl Calvin {
             shards.streams.values_mut().for_each(|stream| stream.drop_upto(checkpoint));
         }
         shards.scheduled_upto = applied;
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Replays an epoch.
@@ -126,7 +126,7 @@ impl Calvin {
     ) {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
-        self.take_of_record(epoch, of_shards);
+        self.restore_received(epoch, of_shards);
         assert!(self.schedule_epoch(cx), "an epoch record contains all slices");
         while self.state.inputs.cut.applied < epoch {
             let before = self.shards().sharded.len();
@@ -140,7 +140,7 @@ impl Calvin {
     }
 
     /// Retains the messages of an epoch in the checkpoint, which may have to be sent again.
-    fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
+    fn retain_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
             let stream = shards.stream(shard);
@@ -148,27 +148,27 @@ impl Calvin {
                 stream.outbound.slices.insert(epoch, slice);
             }
         }
-        for (shard, items) in of_shards.served {
+        for (shard, results) in of_shards.served {
             let stream = shards.stream(shard);
             if epoch > stream.outbound.dropped {
-                stream.outbound.items.entry(epoch).or_default().push(items);
+                stream.outbound.results.entry(epoch).or_default().push(results);
             }
         }
     }
 
     /// Restores the messages that the other shards sent for an epoch.
-    fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
+    fn restore_received(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
-        for slice in of_shards.came {
+        for slice in of_shards.received_slices {
             let stream = shards.stream(slice.shard);
             stream.inbound.slices.insert(epoch, slice);
             (stream.inbound.upto, stream.inbound.decided) = (epoch, epoch);
         }
         let received = shards.received.entry(epoch).or_default();
-        for (shard, items) in of_shards.received {
-            for item in items.read().expect(INTACT) {
+        for (shard, results) in of_shards.received {
+            for item in results.read().expect(INTACT) {
                 let (RemoteResult::Reads(txn, _) | RemoteResult::Outcome(txn, _)) = item;
-                received.entry(items.line).or_default().insert((shard, txn), item);
+                received.entry(results.line).or_default().insert((shard, txn), item);
             }
         }
     }
@@ -224,13 +224,17 @@ impl Calvin {
 
     /// Retains from now on the messages that the sender of a checkpoint retains for other shards,
     /// of the skipped epochs.
-    pub(in super::super) fn keep_handed_on(&mut self, cx: &mut Cx<'_, Self>, handed_on: HandedOn) {
+    pub(in super::super) fn retain_handed_on(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        handed_on: HandedOn,
+    ) {
         let applied = self.state.inputs.cut.applied;
         let Some((.., last)) = handed_on.last() else { return };
         for (shard, upto) in last.dropped.clone() {
             let stream = self.shards().stream(shard);
             // The rows sent for an unfinished epoch are incomplete.
-            stream.outbound.items.split_off(&applied.next());
+            stream.outbound.results.split_off(&applied.next());
             stream.outbound.paused.clear();
             if upto > applied {
                 stream.drop_upto(upto);
@@ -242,9 +246,9 @@ impl Calvin {
             cx.mark("calvin.handed_on");
             let position = self.state.inputs.log_handed_on(cx, record);
             self.shards().records.insert(epoch, position);
-            self.keep_sent(epoch, of_shards);
+            self.retain_sent(epoch, of_shards);
         }
-        self.keep_records();
+        self.retain_records();
     }
 
     /// Drops the state of the epochs in a peer's checkpoint that was installed.
@@ -254,7 +258,8 @@ impl Calvin {
             return;
         }
         self.shards().move_to(applied, &heads);
-        let over = self.shards().local_requests.iter().filter(|(_, mine)| mine.epoch <= applied);
+        let over =
+            self.shards().local_requests.iter().filter(|(_, request)| request.epoch <= applied);
         let over: Vec<TxnId> = over.map(|(txn, _)| *txn).collect();
         over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {

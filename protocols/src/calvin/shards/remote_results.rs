@@ -40,9 +40,9 @@ const WHAT: &str = "items";
 
 impl RemoteResults {
     /// Encodes these rows and outcomes.
-    pub fn new((epoch, line): (SnapshotVersion, Lineage), items: &[RemoteResult]) -> Self {
+    pub fn new((epoch, line): (SnapshotVersion, Lineage), results: &[RemoteResult]) -> Self {
         let mut out = Vec::new();
-        items.iter().for_each(|item| item.encode(&mut out));
+        results.iter().for_each(|item| item.encode(&mut out));
         Self { epoch, line, bytes: out.into() }
     }
 
@@ -65,8 +65,8 @@ impl RemoteResults {
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let epoch = SnapshotVersion(number(from, WHAT)?);
         let line = Lineage(from.u64(WHAT)?);
-        let items = Self { epoch, line, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
-        items.read().map(|_| items)
+        let results = Self { epoch, line, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
+        results.read().map(|_| results)
     }
 
     /// The decoded rows and outcomes.
@@ -76,11 +76,11 @@ impl RemoteResults {
     /// not.
     pub fn read(&self) -> Result<Vec<RemoteResult>, DecodeError> {
         let from = &mut Reader::new(&self.bytes);
-        let mut items = Vec::new();
+        let mut results = Vec::new();
         while !from.is_empty() {
-            items.push(RemoteResult::decode(from)?);
+            results.push(RemoteResult::decode(from)?);
         }
-        Ok(items)
+        Ok(results)
     }
 }
 

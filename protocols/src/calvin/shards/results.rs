@@ -26,7 +26,7 @@ use crate::inputs::outcome_unknown;
 
 /// A request of this node that a cut contains.
 pub(in super::super) struct LocalRequest {
-    pub whose: RequestOrigin,
+    pub origin: RequestOrigin,
     pub epoch: SnapshotVersion,
     /// The participating shards, one of which sends the outcome.
     pub shards: ShardSet,
@@ -35,14 +35,14 @@ pub(in super::super) struct LocalRequest {
 }
 
 impl LocalRequest {
-    pub fn new(whose: RequestOrigin, epoch: SnapshotVersion, shards: ShardSet) -> Self {
-        Self { whose, epoch, shards, confirmed: None }
+    pub fn new(origin: RequestOrigin, epoch: SnapshotVersion, shards: ShardSet) -> Self {
+        Self { origin, epoch, shards, confirmed: None }
     }
 }
 
 impl Calvin {
     /// Whether and why a client waits on this node for a request in a batch of the group.
-    pub(super) fn whose(&self, request: &Request) -> Option<RequestOrigin> {
+    pub(super) fn origin_of(&self, request: &Request) -> Option<RequestOrigin> {
         let me = self.state.inputs.replica.me;
         match request.origin {
             _ if request.txn.node() == me => Some(RequestOrigin::Sequenced),
@@ -56,28 +56,28 @@ impl Calvin {
 
     /// Records the outcomes of transactions that have ended on this node.
     pub(super) fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
-        self.keep_of_others(cx, &ended);
-        for Ended { txn, went, .. } in ended {
-            match went {
+        self.retain_for_peer(cx, &ended);
+        for Ended { txn, outcome, .. } in ended {
+            match outcome {
                 ShardOutcome::Ran(_) => self.state.counters.txns_committed += 1,
                 ShardOutcome::FootprintViolated => cx.mark("calvin.left"),
                 ShardOutcome::Served => continue,
             }
             let shards = self.shards();
             if shards.local_requests.contains_key(&txn) {
-                shards.results.insert(txn, went);
+                shards.results.insert(txn, outcome);
             }
         }
     }
 
     /// Handles rows and outcomes that another shard has sent for an epoch.
-    pub(super) fn take_items(
+    pub(super) fn apply_results(
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
-        items: &RemoteResults,
+        results: &RemoteResults,
     ) {
-        let RemoteResults { epoch, line, .. } = *items;
+        let RemoteResults { epoch, line, .. } = *results;
         let (applied, confirmed) = (self.state.inputs.cut.applied, self.confirmed());
         let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
@@ -86,26 +86,26 @@ impl Calvin {
         if is_run && !fits {
             cx.mark("calvin.items_of_another_line");
         }
-        for item in items.read().expect("the message was checked on arrival") {
+        for item in results.read().expect("the message was checked on arrival") {
             let (RemoteResult::Reads(txn, _) | RemoteResult::Outcome(txn, _)) = item;
             if epoch > confirmed {
                 let received = &mut self.shards().received;
                 let received = received.entry(epoch).or_default().entry(line).or_default();
                 received.insert((shard, txn), item.clone());
             }
-            if let RemoteResult::Outcome(txn, went) = &item
+            if let RemoteResult::Outcome(txn, outcome) = &item
                 && self.is_frozen()
                 && txn.node() == me
             {
-                self.tell_early(cx, epoch, txn.sequence(), went);
+                self.answer_from_peer(cx, epoch, txn.sequence(), outcome);
             }
             match item {
                 RemoteResult::Reads(txn, part) if fits && epoch > applied => {
                     self.shards().sharded.receive(txn, shard, part);
                 }
                 RemoteResult::Reads(..) if epoch <= applied => cx.mark("calvin.served_late"),
-                RemoteResult::Outcome(txn, went) if fits || epoch <= confirmed => {
-                    self.note_result(cx, (epoch, line), (txn, went));
+                RemoteResult::Outcome(txn, outcome) if fits || epoch <= confirmed => {
+                    self.note_result(cx, (epoch, line), (txn, outcome));
                 }
                 RemoteResult::Reads(..) | RemoteResult::Outcome(..) => {}
             }
@@ -118,12 +118,12 @@ impl Calvin {
         let line = shards.line_of(epoch).expect("the epoch was started");
         let lines = shards.received.get(&epoch).into_iter().flatten();
         let fits = |of: &Lineage| mutate!(VoidItemsUsed: *of == line => true);
-        let received = lines.filter(|(of, _)| fits(of)).flat_map(|(_, items)| items.clone());
+        let received = lines.filter(|(of, _)| fits(of)).flat_map(|(_, results)| results.clone());
         for ((shard, _), item) in received.collect::<Vec<_>>() {
             match item {
                 RemoteResult::Reads(txn, part) => self.shards().sharded.receive(txn, shard, part),
-                RemoteResult::Outcome(txn, went) => {
-                    self.note_result(cx, (epoch, line), (txn, went))
+                RemoteResult::Outcome(txn, outcome) => {
+                    self.note_result(cx, (epoch, line), (txn, outcome))
                 }
             }
         }
@@ -134,19 +134,19 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         (epoch, line): (SnapshotVersion, Lineage),
-        (txn, went): (TxnId, ShardOutcome),
+        (txn, outcome): (TxnId, ShardOutcome),
     ) {
         let applied = self.state.inputs.cut.applied;
         // All replicas of the shard receive it.
-        let Some(mine) = self.shards().local_requests.get(&txn) else { return };
-        let is_of_line = mine.confirmed.is_none_or(|confirmed| confirmed == line);
-        if mine.epoch != epoch || !is_of_line {
+        let Some(local) = self.shards().local_requests.get(&txn) else { return };
+        let is_of_line = local.confirmed.is_none_or(|confirmed| confirmed == line);
+        if local.epoch != epoch || !is_of_line {
             return cx.mark("calvin.result_of_another");
         }
-        let is_told = mine.confirmed.is_some();
-        self.shards().results.insert(txn, went);
-        if is_told {
-            self.settle_mine(cx, epoch, txn);
+        let is_confirmed = local.confirmed.is_some();
+        self.shards().results.insert(txn, outcome);
+        if is_confirmed {
+            self.settle_local_request(cx, epoch, txn);
         } else if epoch <= applied {
             self.answer_if_ran(cx, epoch, txn);
         }
@@ -164,9 +164,9 @@ impl Calvin {
         let is_own = shards
             .local_requests
             .get(&txn)
-            .is_some_and(|mine| mine.whose == RequestOrigin::Sequenced);
+            .is_some_and(|local| local.origin == RequestOrigin::Sequenced);
         if is_own && matches!(shards.results.get(&txn), Some(ShardOutcome::Ran(_))) {
-            self.settle_mine(cx, epoch, txn);
+            self.settle_local_request(cx, epoch, txn);
         }
     }
 
@@ -179,37 +179,38 @@ impl Calvin {
     ) {
         // The shards that ran them may no longer have the outcomes.
         let streams = self.shards().streams.iter();
-        let missed =
-            streams.filter(|(_, stream)| stream.inbound.missed >= epoch).map(|(shard, _)| *shard);
-        let missed: ShardSet = missed.collect();
+        let truncated = streams
+            .filter(|(_, stream)| stream.inbound.truncated >= epoch)
+            .map(|(shard, _)| *shard);
+        let truncated: ShardSet = truncated.collect();
         for txn in local_requests {
             // No client waits for those from before a restart.
-            let Some(LocalRequest { whose, shards, .. }) = self.shards().local_requests.get(&txn)
+            let Some(LocalRequest { origin, shards, .. }) = self.shards().local_requests.get(&txn)
             else {
                 continue;
             };
-            let (whose, may_be_lost) = (*whose, shards.without(missed) != *shards);
+            let (origin, may_be_lost) = (*origin, shards.without(truncated) != *shards);
             if self.shards().results.contains_key(&txn) {
-                self.settle_mine(cx, epoch, txn);
+                self.settle_local_request(cx, epoch, txn);
             } else if may_be_lost {
                 self.lose_result(cx, txn);
-            } else if self.is_awaited(txn, whose) {
+            } else if self.is_awaited(txn, origin) {
                 cx.mark("calvin.result_later");
-                let mine = self
+                let local = self
                     .shards()
                     .local_requests
                     .get_mut(&txn)
                     .expect("the transaction was found above");
-                mine.confirmed = Some(line);
+                local.confirmed = Some(line);
             } else {
-                self.take_mine(txn);
+                self.remove_local_request(txn);
             }
         }
     }
 
     /// Answers a client whose outcome no shard will send any more.
     pub(super) fn lose_result(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
-        if let Some((ticket, _)) = self.take_mine(txn) {
+        if let Some((ticket, _)) = self.remove_local_request(txn) {
             cx.mark("calvin.outcome_unknown");
             cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
         }
@@ -217,21 +218,26 @@ impl Calvin {
 
     /// Removes a finished local request. Returns the waiting client, and the program if it may have
     /// to be sequenced again.
-    fn take_mine(&mut self, txn: TxnId) -> Option<(Ticket, Option<RetryableRequest>)> {
+    fn remove_local_request(&mut self, txn: TxnId) -> Option<(Ticket, Option<RetryableRequest>)> {
         self.shards().results.remove(&txn);
-        match self.shards().local_requests.remove(&txn)?.whose {
+        match self.shards().local_requests.remove(&txn)?.origin {
             RequestOrigin::Sequenced => self.take_in_flight(txn.sequence()).flatten(),
             RequestOrigin::Forwarded(token) => self.state.forwarding.take(token),
         }
     }
 
     /// Answers the client of a request that has run, or sequences the request again.
-    fn settle_mine(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion, txn: TxnId) {
-        let went = self.shards().results.remove(&txn).expect("the result has arrived");
-        let went = mutate!(LeftIsDone: went => left_is_done(went));
+    fn settle_local_request(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        version: SnapshotVersion,
+        txn: TxnId,
+    ) {
+        let shard_outcome = self.shards().results.remove(&txn).expect("the result has arrived");
+        let shard_outcome = mutate!(LeftIsDone: shard_outcome => left_is_done(shard_outcome));
         // No client waits for one from before a restart.
-        let Some((ticket, again)) = self.take_mine(txn) else { return };
-        let outcome = match went {
+        let Some((ticket, retryable)) = self.remove_local_request(txn) else { return };
+        let outcome = match shard_outcome {
             ShardOutcome::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
             ShardOutcome::Ran(Err(abort)) => {
                 self.state.counters.txns_aborted += 1;
@@ -241,7 +247,7 @@ impl Calvin {
                 // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
-                let Some(RetryableRequest { program, tries }) = again else {
+                let Some(RetryableRequest { program, tries }) = retryable else {
                     // A certified transaction can't leave its footprint.
                     return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
                 };
@@ -252,9 +258,9 @@ impl Calvin {
     }
 
     /// Whether a client waits for a request of this node.
-    fn is_awaited(&self, txn: TxnId, whose: RequestOrigin) -> bool {
+    fn is_awaited(&self, txn: TxnId, origin: RequestOrigin) -> bool {
         let in_flight = &self.state.sequencer.in_flight;
-        match whose {
+        match origin {
             RequestOrigin::Forwarded(token) => self.state.forwarding.awaits(token),
             RequestOrigin::Sequenced => {
                 let found = in_flight.binary_search_by_key(&txn.sequence(), |it| it.txn.sequence());
@@ -264,10 +270,10 @@ impl Calvin {
     }
 }
 
-fn left_is_done(went: ShardOutcome) -> ShardOutcome {
-    if matches!(went, ShardOutcome::FootprintViolated) {
+fn left_is_done(shard_outcome: ShardOutcome) -> ShardOutcome {
+    if matches!(shard_outcome, ShardOutcome::FootprintViolated) {
         ShardOutcome::Ran(Ok(Vec::new()))
     } else {
-        went
+        shard_outcome
     }
 }

@@ -5,8 +5,8 @@
 //!   +-------+-------+-----+-------+---------+--
 //!   | epoch | shard | cut | count | batch 0 | ..
 //!   +-------+-------+-----+-------+---------+--
-//!   cut: proposer, incarnation, number; first sequence of its reign and one, or 0
-//!   batch: turn, sequencer, first sequence, count; then for each request
+//!   cut: proposer, incarnation, number; first sequence of its master term plus one, or 0
+//!   batch: round, sequencer, first sequence, count; then for each request
 //!          how many sequence numbers are passed over, and the request as in a batch
 //! ```
 //!
@@ -39,7 +39,7 @@ pub struct Slice {
     /// Whether the cut is decided, as far as the sender knows. Not encoded, because it is decided
     /// in any log.
     pub is_decided: bool,
-    /// Sorted by turn, and then by sequencer.
+    /// Sorted by round, and then by sequencer.
     pub batches: Vec<SliceBatch>,
     bytes: Bytes,
 }
@@ -72,7 +72,7 @@ impl Lineage {
 impl CutId {
     /// The part of a cut that other groups know.
     pub fn new(cut: &Cut) -> Self {
-        Self { name: cut.name, first: cut.reign.map(|reign| reign.first) }
+        Self { name: cut.name, first: cut.master_term.map(|master_term| master_term.first) }
     }
 
     fn encode(self, out: &mut Vec<u8>) {
@@ -90,7 +90,7 @@ impl CutId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceBatch {
     /// The number of the sequencer's batches before it in the epoch.
-    pub turn: u64,
+    pub round: u64,
     /// The sequencer.
     pub sequencer: NodeId,
     /// The requests, in their order.
@@ -117,7 +117,7 @@ impl Slice {
     }
 
     /// The same slice, of a cut that is decided or not as far as the sender knows.
-    pub fn said_to_be(self, is_decided: bool) -> Self {
+    pub fn with_decided(self, is_decided: bool) -> Self {
         Self { is_decided, ..self }
     }
 
@@ -146,7 +146,7 @@ impl Slice {
 
 impl SliceBatch {
     fn encode(&self, out: &mut Vec<u8>) {
-        out.put_varint(self.turn);
+        out.put_varint(self.round);
         out.put_u16(self.sequencer.0);
         out.put_varint(self.requests.len() as u64);
         let mut next = 0;
@@ -159,7 +159,7 @@ impl SliceBatch {
     }
 
     fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
-        let (turn, sequencer) = (from.varint(WHAT)?, NodeId(from.u16(WHAT)?));
+        let (round, sequencer) = (from.varint(WHAT)?, NodeId(from.u16(WHAT)?));
         if sequencer.0 >= 1 << 15 {
             return Err(DecodeError::new(WHAT));
         }
@@ -173,7 +173,7 @@ impl SliceBatch {
             Request::decode(TxnId::new(sequencer, sequence), from, bytes)
         });
         let requests = requests.collect::<Result<_, _>>()?;
-        Ok(Self { turn, sequencer, requests })
+        Ok(Self { round, sequencer, requests })
     }
 }
 
@@ -186,8 +186,8 @@ pub(in super::super) mod tests {
     pub fn slice() -> Slice {
         let requests = batch().requests;
         let sequencer = requests[0].txn.node();
-        let some = SliceBatch { turn: 0, sequencer, requests: requests[..1].to_vec() };
-        let others = SliceBatch { turn: 1, sequencer, requests: requests[1..].to_vec() };
+        let some = SliceBatch { round: 0, sequencer, requests: requests[..1].to_vec() };
+        let others = SliceBatch { round: 1, sequencer, requests: requests[1..].to_vec() };
         let name = ProposalName { proposer: NodeId(2), incarnation: u64::MAX, nonce: 300 };
         let cut = CutId { name, first: Some(40) };
         Slice::new(SnapshotVersion(300), ShardId(1), cut, vec![some, others])

@@ -50,7 +50,7 @@ impl Cluster {
         }
         cluster.connect_all();
         cluster.wait(200);
-        assert!(cluster.nodes[0].calvin.state.inputs.takes(), "the node is the master");
+        assert!(cluster.nodes[0].calvin.state.inputs.accepts_requests(), "the node is the master");
         cluster
     }
 
@@ -299,7 +299,7 @@ fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
 /// had no client to answer.
 /// The paper does not say how to change the mode of replication (Calvin §3.1.1).
 #[test]
-fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() {
+fn what_is_left_of_a_master_term_harms_nobody_when_replication_is_synchronous_again() {
     let mut cluster = Cluster::new();
     cluster.append(0, b"a");
     cluster.wait(5);
@@ -324,7 +324,7 @@ fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() 
 /// skipped, was still expected to run when replication was synchronous again.
 /// The paper does not say how to change the mode of replication (Calvin §3.1.1).
 #[test]
-fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
+fn what_a_master_term_has_passed_over_is_waited_for_by_nobody() {
     let mut cluster = Cluster::new();
     cluster.start_all(&Options::default());
     cluster.connect_all();
@@ -376,14 +376,14 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
         .inputs
         .extension
         .mastery
-        .reign
+        .master_term
         .expect("the node is the master")
         .term;
     cluster.step(
         1,
         Input::Message {
             from: NodeId(0),
-            message: Message::ForwardAccepted { taken: Accepted { term, tokens } },
+            message: Message::ForwardAccepted { accepted: Accepted { term, tokens } },
         },
     );
     assert_eq!(forwarded(&mut cluster).len(), 2, "the other replicas");
@@ -433,7 +433,8 @@ fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place()
     cluster.wait(5);
     cluster.away = Some(0);
     cluster.wait(400);
-    let takes = |node: &u16| cluster.nodes[usize::from(*node)].calvin.state.inputs.takes();
+    let takes =
+        |node: &u16| cluster.nodes[usize::from(*node)].calvin.state.inputs.accepts_requests();
     let other = [1, 2].into_iter().find(takes).expect("another master");
     cluster.away = None;
     cluster.start_again();
@@ -471,7 +472,7 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
     cluster.step(0, Input::Submit(vec![read(early), read(before)]));
     assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 2);
     let did = cluster.nodes[0].act(|calvin, cx| {
-        calvin.state.inputs.give_up_all(cx);
+        calvin.state.inputs.discard_undecided(cx);
         calvin.note_void(cx);
     });
     let code = |outcome: &Outcome| match outcome {
@@ -503,7 +504,7 @@ fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
 /// place by a restart.
 /// Calvin §3.1.1: the batches of a master are valid in the order in which it fixed them.
 #[test]
-fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
+fn no_replica_is_master_before_its_disk_holds_what_a_checkpoint_brought() {
     let mut cluster = Cluster::new();
     cluster.nodes[0].act(|calvin, _| {
         let inputs = &mut calvin.state.inputs;
@@ -515,11 +516,11 @@ fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
     cluster.away = None;
     cluster.connect_again();
     cluster.wait(1_500);
-    assert!(!cluster.nodes[0].calvin.state.inputs.takes());
+    assert!(!cluster.nodes[0].calvin.state.inputs.accepts_requests());
     cluster.nodes[0].act(|calvin, _| {
         calvin.state.inputs.cut.installed = None;
         calvin.state.inputs.streams.has_skipped = false;
     });
     cluster.wait(1_500);
-    assert!(cluster.nodes[0].calvin.state.inputs.takes());
+    assert!(cluster.nodes[0].calvin.state.inputs.accepts_requests());
 }

@@ -194,7 +194,7 @@ impl Confusion {
         Request { txn, program, footprint, shards, origin }
     }
 
-    fn items(&mut self, node: u16) -> RemoteResults {
+    fn results(&mut self, node: u16) -> RemoteResults {
         let rows = self.rows();
         let all = [
             RemoteResult::Reads(self.txn(), RemoteReads::Rows(rows)),
@@ -222,10 +222,10 @@ impl Confusion {
             let count = all.rng.u64(..3);
             let txns = (first..first + count).map(|it| TxnId::new(sequencer, it));
             let requests = txns.map(|txn| all.request(txn)).collect();
-            OfBatch { turn: all.rng.u64(..2), sequencer, requests }
+            OfBatch { round: all.rng.u64(..2), sequencer, requests }
         };
         let batches = (0..self.rng.usize(..3)).map(|_| batch(&mut *self)).collect();
-        Slice::new(epoch, shard, cut, batches).said_to_be(self.rng.bool())
+        Slice::new(epoch, shard, cut, batches).with_decided(self.rng.bool())
     }
 
     fn batch(&mut self, from: u16) -> Batch {
@@ -233,8 +233,8 @@ impl Confusion {
         let (first_sequence, count) = (self.rng.u64(1..60), self.rng.u64(..3));
         let txns = (first_sequence..first_sequence + count).map(|it| TxnId::new(source, it));
         let requests = txns.map(|txn| self.request(txn)).collect();
-        let (bid, is_of_reign) = (Bid(self.rng.u64(1..8)), self.rng.bool());
-        Batch { source, bid, first_sequence, is_of_reign, requests }
+        let (bid, is_of_master) = (Bid(self.rng.u64(1..8)), self.rng.bool());
+        Batch { source, bid, first_sequence, is_of_master, requests }
     }
 
     fn nonsense(&mut self, from: u16, to: u16) -> Message {
@@ -244,18 +244,18 @@ impl Confusion {
         let scan = Scan { table: TABLE, range: KeyRange::all(), direction: Direction::Reverse };
         let name = ProposalName { proposer: NodeId(self.rng.u16(..4)), incarnation: 1, nonce: 2 };
         match self.rng.u8(..26) {
-            0 => Message::Subscribe { slices: epoch, items: other, goes_on: flag },
+            0 => Message::Subscribe { slices: epoch, results: other, is_continued: flag },
             1 => Message::Unsubscribe {},
             2 | 3 => Message::Slice { slice: self.slice(from, to) },
             4 => self.slice(from, to).messages(9).swap_remove(0),
             5 => Message::SlicesDecided { upto: epoch, name },
             6 => Message::Resubscribe {},
-            7 | 8 => Message::RemoteResults { items: self.items(to) },
+            7 | 8 => Message::RemoteResults { results: self.results(to) },
             9 => Message::ShardProgress { upto: epoch, applied: other, waits_for: node },
             10 => Message::Truncated { upto: epoch },
             11 => Message::Frozen { at: epoch },
             12 => Message::OutcomesRequest { after: epoch, is_wanted: flag },
-            13 => Message::Outcomes { items: self.items(to) },
+            13 => Message::Outcomes { outcomes: self.results(to) },
             14 => Message::GroupProgress { least: epoch, most: other },
             15 => Message::WarmRequest { token, keys: vec![(TABLE, self.key())] },
             16 => Message::WarmReply { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
@@ -264,11 +264,11 @@ impl Confusion {
             },
             18 => Message::LookupRequest {
                 token,
-                wanted: LookupKeys { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
+                keys: LookupKeys { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
             },
             19 => Message::LookupReply {
                 token: token % 4,
-                found: LookupRows {
+                rows: LookupRows {
                     rows: self.rows(),
                     points: self.rng.usize(..3),
                     covered: vec![(TABLE, KeyRange::all())],
@@ -280,10 +280,10 @@ impl Confusion {
                 Message::Forward { requests: (0..count).map(request).collect() }
             }
             21 => {
-                let reign =
-                    self.nodes[usize::from(from)].calvin.state.inputs.extension.mastery.reign;
-                let term = reign.map(|reign| reign.term).unwrap_or_default();
-                Message::ForwardAccepted { taken: Accepted { term, tokens: self.tokens(to) } }
+                let master_term =
+                    self.nodes[usize::from(from)].calvin.state.inputs.extension.mastery.master_term;
+                let term = master_term.map(|it| it.term).unwrap_or_default();
+                Message::ForwardAccepted { accepted: Accepted { term, tokens: self.tokens(to) } }
             }
             22 => Message::ForwardRejected { tokens: self.tokens(to) },
             _ => self.of_inputs((from, to), (epoch, other)),

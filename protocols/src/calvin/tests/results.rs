@@ -41,14 +41,14 @@ fn awaiting() -> (Node, Did) {
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "the transaction ran on this node");
-    let told = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
-    (node, told)
+    let progress = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
+    (node, progress)
 }
 
 /// The epoch of the request and its lineage.
 fn awaited(node: &Node) -> (SnapshotVersion, Lineage) {
-    let mine = node.calvin.state.shards.as_ref().unwrap().local_requests.values().next().unwrap();
-    (mine.epoch, mine.confirmed.expect("its epoch was confirmed"))
+    let local = node.calvin.state.shards.as_ref().unwrap().local_requests.values().next().unwrap();
+    (local.epoch, local.confirmed.expect("its epoch was confirmed"))
 }
 
 fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
@@ -66,19 +66,19 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let (mut node, did) = awaiting();
     let (epoch, line) = awaited(&node);
     let kept = |did: &Did, of: u16| {
-        let told = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
-        let told = told.filter_map(|(_, message)| match message {
+        let progress = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
+        let progress = progress.filter_map(|(_, message)| match message {
             Message::ShardProgress { upto, .. } => Some(*upto),
             _ => None,
         });
-        told.last().expect("each shard is notified")
+        progress.last().expect("each shard is notified")
     };
     assert_eq!(kept(&did, RUNS), SnapshotVersion(epoch.0 - 1));
     assert!(kept(&did, OTHER) >= epoch, "no result is awaited");
     node.step(Input::PeerDown(NodeId(RUNS)));
     let did = node.step(Input::PeerUp(NodeId(RUNS)));
     let asked = did.sent.iter().find_map(|(_, message)| match message {
-        Message::Subscribe { items, .. } => Some(*items),
+        Message::Subscribe { results, .. } => Some(*results),
         _ => None,
     });
     assert_eq!(
@@ -89,12 +89,12 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
 
     let row =
         node.calvin.state.shards.as_ref().unwrap().local_requests.keys().next().copied().unwrap();
-    let items = RemoteResults::new(
+    let results = RemoteResults::new(
         (epoch, line),
         &[RemoteResult::Outcome(row, ShardOutcome::Ran(Ok(Vec::new())))],
     );
-    let did =
-        node.step(Input::Message { from: NodeId(RUNS), message: Message::RemoteResults { items } });
+    let did = node
+        .step(Input::Message { from: NodeId(RUNS), message: Message::RemoteResults { results } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     assert!(kept(&did, RUNS) >= epoch, "the outcome arrived");

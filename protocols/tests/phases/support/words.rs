@@ -130,8 +130,9 @@ fn streams_message<P: Transcribed>(message: &streams::Message) -> String {
 fn presence_message(message: &presence::Message) -> String {
     use presence::Message;
     match message {
-        Message::Greeting { yours, known, .. } => {
-            let knows = if *yours == 0 { "your identity is unknown" } else { "you are known" };
+        Message::Greeting { receiver_identity, known, .. } => {
+            let knows =
+                if *receiver_identity == 0 { "your identity is unknown" } else { "you are known" };
             let batches = Reader::new(known).varint("greeting").expect("its first field");
             format!("Greeting, {knows}, your batches up to {batches}")
         }
@@ -170,9 +171,9 @@ fn message_of_calvin(message: &calvin::Message) -> String {
             if *is_frozen { "frozen" } else { "not frozen" },
             known.0
         ),
-        Message::Subscribe { slices, items, goes_on } => {
-            let on = if *goes_on { ", goes on" } else { "" };
-            format!("Subscribe, slices after {}, items after {}{on}", slices.0, items.0)
+        Message::Subscribe { slices, results, is_continued } => {
+            let on = if *is_continued { ", goes on" } else { "" };
+            format!("Subscribe, slices after {}, items after {}{on}", slices.0, results.0)
         }
         Message::Unsubscribe {} => "Unsubscribe".to_owned(),
         Message::Slice { slice } => {
@@ -182,11 +183,11 @@ fn message_of_calvin(message: &calvin::Message) -> String {
             let early = if slice.is_decided { "" } else { ", early" };
             format!("Slice of {}, epoch {}{early}: {all}", slice.shard, slice.epoch.0)
         }
-        Message::SliceChunk { piece } => format!("SliceChunk, epoch {}", piece.epoch.0),
+        Message::SliceChunk { chunk } => format!("SliceChunk, epoch {}", chunk.epoch.0),
         Message::SlicesDecided { upto, .. } => format!("SlicesDecided up to epoch {}", upto.0),
         Message::Resubscribe {} => "Resubscribe".to_owned(),
-        Message::RemoteResults { items } => {
-            format!("RemoteResults, epoch {}: {}", items.epoch.0, results_of(items.read()))
+        Message::RemoteResults { results } => {
+            format!("RemoteResults, epoch {}: {}", results.epoch.0, results_of(results.read()))
         }
         Message::ShardProgress { upto, applied, waits_for } => {
             let waits = waits_for.map_or(String::new(), |node| format!(", waits for {node}"));
@@ -198,8 +199,8 @@ fn message_of_calvin(message: &calvin::Message) -> String {
             let wanted = if *is_wanted { "wanted" } else { "not wanted" };
             format!("OutcomesRequest after {}, {wanted}", after.0)
         }
-        Message::Outcomes { items } => {
-            format!("Outcomes, epoch {}: {}", items.epoch.0, results_of(items.read()))
+        Message::Outcomes { outcomes } => {
+            format!("Outcomes, epoch {}: {}", outcomes.epoch.0, results_of(outcomes.read()))
         }
         Message::GroupProgress { least, most } => {
             format!("GroupProgress, from {} to {}", least.0, most.0)
@@ -211,14 +212,14 @@ fn message_of_calvin(message: &calvin::Message) -> String {
             let all = if map.is_all { "the whole map" } else { "changes of the map" };
             format!("ColdMapUpdate, {all}, rows in the changed words: {set}")
         }
-        Message::LookupRequest { wanted, .. } => format!("LookupRequest {}", lookup_keys(wanted)),
-        Message::LookupReply { found, .. } => format!("LookupReply {}", lookup_rows(found)),
+        Message::LookupRequest { keys, .. } => format!("LookupRequest {}", lookup_keys(keys)),
+        Message::LookupReply { rows, .. } => format!("LookupReply {}", lookup_rows(rows)),
         Message::Forward { requests } => {
             let all: Vec<String> = requests.iter().map(|(_, it)| unnamed(it)).collect();
             format!("Forward {}", all.join("; "))
         }
-        Message::ForwardAccepted { taken } => {
-            format!("ForwardAccepted, requests: {}", taken.tokens.len())
+        Message::ForwardAccepted { accepted } => {
+            format!("ForwardAccepted, requests: {}", accepted.tokens.len())
         }
         Message::ForwardRejected { tokens } => {
             format!("ForwardRejected, requests: {}", tokens.len())
@@ -288,7 +289,7 @@ fn agreement<P: Transcribed>(bytes: &[u8]) -> String {
 }
 
 fn cut<R>(cut: &Cut<R>) -> String {
-    let Cut { heads, removed, readmitted, reign: term, turn, .. } = cut;
+    let Cut { heads, removed, readmitted, master_term: term, turn, .. } = cut;
     let nodes = |what: &str, nodes: &[NodeId]| -> String {
         nodes.iter().map(|node| format!(" {what} {node}")).collect()
     };

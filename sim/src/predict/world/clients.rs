@@ -116,8 +116,8 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Delivers the outcomes of calls to clients, which call again in a closed loop.
-    pub(super) fn tell(&mut self, told: Vec<(usize, bool)>) {
-        for &(client, is_committed) in &told {
+    pub(super) fn deliver_answers(&mut self, answered: Vec<(usize, bool)>) {
+        for &(client, is_committed) in &answered {
             let Client { node, began_ns, .. } = self.clients[client];
             self.in_flight[node] -= 1;
             if is_committed {
@@ -130,9 +130,9 @@ impl<P: Protocol> World<'_, P> {
             }
         }
         match self.settings.pace {
-            ArrivalModel::Closed => self.call(told),
+            ArrivalModel::Closed => self.call(answered),
             ArrivalModel::Open { .. } => {
-                for (client, _) in told {
+                for (client, _) in answered {
                     self.idle[self.clients[client].node].push(client);
                 }
             }

@@ -59,10 +59,10 @@ impl Shards {
         self.given[at] += 1;
     }
 
-    fn go_on(&mut self, at: usize, pool: &dyn Pool) {
+    fn advance(&mut self, at: usize, pool: &dyn Pool) {
         let Shard { sharded, store, ended } = &mut self.all[at];
         // Few at a time, to test the limit.
-        let (served, over) = sharded.go_on(pool, &registry(), store, &header_of, 3);
+        let (served, over) = sharded.advance(pool, &registry(), store, &header_of, 3);
         for it in over {
             assert!(ended.insert(it.txn, it).is_none(), "a transaction ends once");
         }
@@ -79,7 +79,7 @@ impl Shards {
                 (0..self.all.len()).filter(|&at| self.given[at] < work.len()).collect();
             if can_give.is_empty() && self.under_way.is_empty() {
                 let before: usize = self.all.iter().map(|shard| shard.ended.len()).sum();
-                (0..self.all.len()).for_each(|at| self.go_on(at, pool));
+                (0..self.all.len()).for_each(|at| self.advance(at, pool));
                 let after: usize = self.all.iter().map(|shard| shard.ended.len()).sum();
                 if before == after && self.under_way.is_empty() {
                     return;
@@ -89,7 +89,7 @@ impl Shards {
                 0 if !can_give.is_empty() => {
                     self.give(can_give[dice.usize(..can_give.len())], work)
                 }
-                1 => self.go_on(dice.usize(..self.all.len()), pool),
+                1 => self.advance(dice.usize(..self.all.len()), pool),
                 _ if !self.under_way.is_empty() => {
                     let at = dice.usize(..self.under_way.len());
                     let (from, to, txn, part) = match dice.u8(..4) {
@@ -132,7 +132,7 @@ impl Shards {
     /// The outcome of a transaction. Asserts that all shards that ran it agree.
     fn went(&self, of: TxnId) -> Option<ShardOutcome> {
         let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
-        let ran = ran.map(|ended| &ended.went).filter(|went| **went != ShardOutcome::Served);
+        let ran = ran.map(|ended| &ended.outcome).filter(|went| **went != ShardOutcome::Served);
         let ran: Vec<&ShardOutcome> = ran.collect();
         assert!(ran.windows(2).all(|pair| pair[0] == pair[1]), "{of}: {ran:?}");
         ran.first().map(|went| (*went).clone())
