@@ -546,7 +546,7 @@ mod tests {
             Message::Frozen { at: epoch },
             Message::OutcomesRequest { after: epoch, is_wanted: true },
             Message::Outcomes {
-                results: RemoteResults::new((epoch, Lineage::default()), &results[3..]),
+                outcomes: RemoteResults::new((epoch, Lineage::default()), &results[3..]),
             },
             Message::GroupProgress { least: SnapshotVersion(9), most: epoch },
             Message::WarmRequest { token: 4, keys: vec![(table, key.clone())] },

@@ -209,14 +209,14 @@ impl CopyIn {
     /// Returns the error, with a note about the rows that are committed nevertheless.
     fn with_committed(&self, mut error: SqlError) -> SqlError {
         if self.committed > 0 {
-            let told = format!(
+            let note = format!(
                 "The first {} rows are committed: the data exceeds one transaction, and \
                  copy_atomic is off.",
                 self.committed
             );
             error.detail = Some(match error.detail {
-                Some(detail) => format!("{detail} {told}"),
-                None => told,
+                Some(detail) => format!("{detail} {note}"),
+                None => note,
             });
         }
         error
