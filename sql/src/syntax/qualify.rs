@@ -53,7 +53,7 @@ impl Qualify<'_, '_> {
         }
     }
 
-    fn go_on_after(&mut self, outcome: Result<(), Failure>) -> ControlFlow<()> {
+    fn continue_after(&mut self, outcome: Result<(), Failure>) -> ControlFlow<()> {
         self.outcome = outcome;
         if self.outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
@@ -115,13 +115,13 @@ impl VisitorMut for Qualify<'_, '_> {
             return ControlFlow::Continue(());
         };
         let outcome = self.factor(object);
-        self.go_on_after(outcome)
+        self.continue_after(outcome)
     }
 
     fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
         let ast::Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
         let outcome = self.sequence(function);
-        self.go_on_after(outcome)
+        self.continue_after(outcome)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Walks over syntax trees.
 //!
 //! The parser's walk is generic over the visitor, and each kind of visitor costs about 500 compiled
-//! functions: eight kinds were a quarter of this crate's machine code. These walks take any visitor
-//! as a trait object, so each is compiled once.
+//! functions: eight kinds were a quarter of the code that is generated for this crate. These walks
+//! take any visitor as a trait object, so each is compiled once.
 
 use std::ops::ControlFlow;
 
@@ -40,7 +40,7 @@ pub(crate) fn for_each_expr(tree: &mut impl VisitMut, change: impl FnMut(&mut Ex
 /// A visitor of any kind.
 struct Any<'a, V: ?Sized>(&'a mut V);
 
-/// Forwards each method of a visitor.
+/// Forwards methods of a visitor. All must be listed: the default of a missing one does nothing.
 macro_rules! forward {
     ($($method:ident: $node:ty;)*) => {
         $(fn $method(&mut self, node: $node) -> ControlFlow<()> {

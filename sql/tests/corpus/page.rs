@@ -61,14 +61,11 @@ fn details(feature: &Feature) -> String {
             notes.push(format!("{kind}: {}.", texts.join("; ")));
         }
     }
-    let mut text = String::new();
-    for (i, note) in notes.iter().enumerate() {
-        if i == 0 {
-            text.push_str(&format!("\n**{}**\n\n", feature.name));
-        }
-        text.push_str(&item(note));
+    if notes.is_empty() {
+        return String::new();
     }
-    text
+    let items: String = notes.iter().map(|note| item(note)).collect();
+    format!("\n**{}**\n\n{items}", feature.name)
 }
 
 /// Formats an item of a list, with lines of at most 100 columns where words allow it.

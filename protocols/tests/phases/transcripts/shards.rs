@@ -14,6 +14,9 @@ use super::super::support::Fate;
 use super::super::support::words::{Timer, Transcribed};
 use super::{assert_golden, commit, hold};
 
+/// The messages within replication groups, and reports between shards.
+const OF_GROUPS: &[&str] = &["Agreement", "Progress", "Ack", "Batch", "Greeting", "ShardProgress"];
+
 fn partitioned(regions: &[&str], options: Options) -> ClusterOf<Calvin> {
     let starts = vec![b"m".to_vec()];
     let partitions = Partitions::new(2, Rule::Ranges { starts });
@@ -194,14 +197,7 @@ fn a_region_of_masters_runs_an_epoch_early_and_confirms_it_when_all_cuts_are_dec
 fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one() {
     let options = Options { replication: Replication::Asynchronous, ..Calvin::by_hand() };
     let mut cluster = partitioned(&["a", "b", "c"], options);
-    cluster.transcript.hide(&[
-        "Agreement",
-        "Progress",
-        "Ack",
-        "Batch",
-        "Greeting",
-        "ShardProgress",
-    ]);
+    cluster.transcript.hide(OF_GROUPS);
     cluster.transcript.watch(&[0, 1]);
     // The group of s0 is n0, n2 and n4.
     cluster.transcript.act(|| "n0 is cut off from its group".to_owned());
@@ -226,14 +222,7 @@ fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one
 #[test]
 fn a_shard_subscribes_in_another_region_when_the_node_of_its_own_is_lost() {
     let mut cluster = partitioned(&["a", "b", "c"], Calvin::by_hand());
-    cluster.transcript.hide(&[
-        "Agreement",
-        "Progress",
-        "Ack",
-        "Batch",
-        "Greeting",
-        "ShardProgress",
-    ]);
+    cluster.transcript.hide(OF_GROUPS);
     cluster.transcript.watch(&[1, 2]);
     cluster.crash(0);
     cluster.run_for(1_000);
