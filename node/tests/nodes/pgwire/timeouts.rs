@@ -55,7 +55,7 @@ fn a_write_that_waits_for_longer_than_statement_timeout_may_have_committed() {
             assert_eq!(error.code(), &SqlState::TRANSACTION_RESOLUTION_UNKNOWN);
             assert_eq!(error.message(), TIMED_OUT);
             assert!(error.detail().is_some_and(|detail| detail.contains("may have committed")));
-            assert!(error.hint().is_some_and(|hint| hint.contains("before you try it again")));
+            assert!(error.hint().is_some_and(|hint| hint.contains("before you retry")));
         };
         check(&cluster.given_up(&client, "insert into t values (1)").await);
         client.batch_execute("begin; insert into t values (2)").await.unwrap();
