@@ -191,7 +191,7 @@ pub struct Arguments {
     memory_bytes: Option<usize>,
     /// Operations that must respect real-time order: none; writes and strict reads (writes); or
     /// also read-only transactions (ordered) [default: ordered if the protocol guarantees it with
-    /// these settings (Calvin, and Minerva with reads=strict), otherwise writes]
+    /// these settings, otherwise writes]
     #[arg(long, value_name = "WHAT")]
     real_time: Option<RealTime>,
     /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated

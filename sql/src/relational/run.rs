@@ -15,6 +15,7 @@ use datafusion::common::ScalarValue;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr as Logical, Limit, LogicalPlan, Subquery, lit};
@@ -142,7 +143,12 @@ fn session(eval_context: EvalContext) -> Result<SessionState> {
     session.config_mut().options_mut().extensions.insert(eval_context);
     // Each statement has its own memory pool.
     let pool = Arc::new(Pool::new(ROWS_BYTES_MAX, reservation));
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
+    // Sorts and groups must not go to disk: whether there is room is not the same on all replicas.
+    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(pool)
+        .with_disk_manager_builder(disk)
+        .build_arc()?;
     let mut session =
         SessionStateBuilder::new_from_existing(session).with_runtime_env(runtime).build();
     session.mark_start_execution();
