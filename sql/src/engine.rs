@@ -47,7 +47,8 @@ pub trait Engine: Send + Sync + 'static {
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable>;
 
     /// Returns the remote rows of a version, pinned there until the result is dropped. `None` if
-    /// all rows are local. The caller must keep the version pinned on this node.
+    /// all rows are local. The caller must keep the version pinned on this node. Sessions call this
+    /// only if tables are partitioned.
     async fn remote_rows(
         &self,
         at: SnapshotVersion,

@@ -183,7 +183,6 @@ impl<P: Protocol> Engine for Handle<P> {
     ) -> Result<Option<RemoteSnapshot>, Unavailable> {
         match self.0.remote_shards.get() {
             Some(region) => region.remote_rows(at).await.map(Some),
-            None if self.0.topology.partitions.shards() == 1 => Ok(None),
             None => Err(Unavailable { reason: "the node is not connected yet".to_owned() }),
         }
     }
