@@ -113,7 +113,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// Run this seed
+    /// Run this seed; --seeds or --minutes run several
     #[arg(long, value_name = "N", group = "which")]
     #[arg(required_unless_present_any = ["seeds", "minutes", "predict"])]
     seed: Option<u64>,

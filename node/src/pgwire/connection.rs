@@ -181,8 +181,19 @@ impl Connection {
         }
     }
 
+    /// Whether the server stops, or the session has been terminated.
+    fn is_over(&self) -> bool {
+        *self.stopped.borrow() || self.dismissed.as_ref().is_some_and(|it| *it.borrow())
+    }
+
     /// Reads a message. Fails if the server stops, or the session is terminated, while it waits.
     async fn receive(&mut self) -> Result<Incoming, End> {
+        // Most messages arrive behind others in one packet, and need no wait.
+        if !self.is_over()
+            && let Some(message) = guard::message(&mut self.input)?
+        {
+            return Ok(message);
+        }
         let mut stopped = self.stopped.clone();
         // Before the session exists it can't be terminated, and the other channel is a placeholder.
         let mut dismissed = self.dismissed.clone().unwrap_or_else(|| stopped.clone());

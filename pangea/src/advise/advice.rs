@@ -322,14 +322,20 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
         "shorter medians",
     );
     // Measured bytes if both rows were run, because predictions are least accurate here.
-    let (next_does, row_does) =
-        ran_alike(next, row).unwrap_or((&next.performance, &row.performance));
-    let bytes = compared(
-        next_does.wan_bytes_per_txn,
-        row_does.wan_bytes_per_txn,
-        "more bytes between regions",
-        "fewer bytes between regions",
-    );
+    let bytes = match ran_alike(next, row) {
+        Some((next, row)) => compared(
+            next.wan_bytes_per_txn,
+            row.wan_bytes_per_txn,
+            "more bytes between regions (measured)",
+            "fewer bytes between regions (measured)",
+        ),
+        None => compared(
+            next.performance.wan_bytes_per_txn,
+            row.performance.wan_bytes_per_txn,
+            "more bytes between regions",
+            "fewer bytes between regions",
+        ),
+    };
     let differences: Vec<String> = [throughput, median, bytes].into_iter().flatten().collect();
     let does = match differences.is_empty() {
         true => format!("performs the same within {:.0} %", ALIKE * 100.0),

@@ -196,7 +196,7 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     bytes(&mut take, 200.0, 100.0);
     bytes(&mut next, 100.0, 150.0);
     let [_, why, _] = advise(&[take.clone(), next.clone()], &CLOSED).sentences;
-    assert!(why.ends_with("has 50 % more bytes between regions."), "{why}");
+    assert!(why.ends_with("has 50 % more bytes between regions (measured)."), "{why}");
     next.check.as_mut().unwrap().clients = 15;
     let [_, why, _] = advise(&[take.clone(), next], &CLOSED).sentences;
     assert!(why.ends_with("has 50 % fewer bytes between regions."), "as predicted: {why}");

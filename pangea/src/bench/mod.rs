@@ -161,8 +161,6 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    #[command(flatten)]
-    sizes: Sizes,
     /// When a record counts as durable: fsync, os or memory
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
@@ -205,6 +203,9 @@ pub struct Arguments {
     /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    // Last: its heading holds for all that follows.
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 /// One benchmark, or many.

@@ -23,13 +23,21 @@ use fit::Counted;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_args(|arg| {
+    let is_refused = REFUSED.contains(&arg.get_id().as_str());
+    if is_refused { arg.hide(true) } else { arg }
+}))]
 pub struct Arguments {
-    #[command(flatten)]
-    bench: bench::Arguments,
     /// Output file
     #[arg(long, value_name = "FILE", default_value = "costs.toml")]
     out: PathBuf,
+    #[command(flatten)]
+    bench: bench::Arguments,
 }
+
+/// Options of benchmarks that have no place in a calibration.
+const REFUSED: &[&str] =
+    &["baseline", "isolation", "faults", "mark_checkpoints", "via", "json", "stages"];
 
 /// Examples, which replace those of the benchmark whose options it shares.
 pub const EXAMPLES: &str = "Examples:

@@ -106,8 +106,12 @@ impl Member {
     }
 
     fn ended(&self, status: ExitStatus) -> String {
-        let how = how_it_ended(status);
-        format!("the node in {} {how}: {}", self.name(), self.last_words())
+        let (name, how) = (self.name(), how_it_ended(status));
+        // A process that is killed says nothing: the end of its log is about something else.
+        if status.signal() == Some(Signal::KILL.as_raw()) {
+            return format!("the node in {name} {how}, by someone or for lack of memory");
+        }
+        format!("the node in {name} {how}: {}", self.last_words())
     }
 
     /// Starts the process and waits until it serves.

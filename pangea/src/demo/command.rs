@@ -46,7 +46,9 @@ impl FromStr for Command {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let words: Vec<&str> = line.split_whitespace().collect();
+        // A comment may follow, as in SQL.
+        let is_word = |word: &&str| !word.starts_with("--");
+        let words: Vec<&str> = line.split_whitespace().take_while(is_word).collect();
         let owned = |word: &str| word.to_owned();
         match words[..] {
             ["\\c" | "\\connect", region] => Ok(Self::Connect(owned(region))),
@@ -59,10 +61,16 @@ impl FromStr for Command {
             ["\\load"] => Ok(Self::Load),
             ["\\help" | "\\h" | "\\?"] => Ok(Self::Help),
             ["\\q" | "\\quit"] => Ok(Self::Quit),
-            ["\\c" | "\\connect" | "\\kill" | "\\start", ..] => {
-                Err(format!("{} takes one region", words[0]))
+            [command @ ("\\c" | "\\connect" | "\\kill" | "\\start")] => {
+                Err(format!("{command} takes a region"))
+            }
+            [command @ ("\\c" | "\\connect" | "\\kill" | "\\start"), _, extra, ..] => {
+                Err(format!("{command} takes one region; {extra:?} is too much"))
             }
             ["\\cut", ..] => Err("\\cut takes two regions".to_owned()),
+            [command @ ("\\d" | "\\dt" | "\\l" | "\\du" | "\\df" | "\\dn"), ..] => {
+                Err(format!("{command} is a command of psql, which connects to the URLs above"))
+            }
             _ => Err(format!("{} is not a command; \\help lists the commands", line.trim())),
         }
     }
@@ -83,10 +91,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!("\\cut a b".parse(), Ok(Command::Cut("a".to_owned(), "b".to_owned())));
+        assert_eq!("\\kill a  -- dies".parse(), Ok(Command::Kill("a".to_owned())));
         for (line, word) in [
-            ("\\kill", "one region"),
+            ("\\kill", "a region"),
             ("\\cut a", "two regions"),
-            ("\\c a b", "one region"),
+            ("\\c a b", "\"b\" is too much"),
+            ("\\d", "psql"),
             ("\\explode", "explode"),
         ] {
             let error = line.parse::<Command>().unwrap_err();

@@ -79,11 +79,11 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 5, requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
     warmup: u64,
-    #[command(flatten)]
-    sizes: Sizes,
     /// Print JSON instead of tables
     #[arg(long, requires = "predict")]
     json: bool,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 impl Arguments {

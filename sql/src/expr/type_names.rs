@@ -121,7 +121,11 @@ fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, Sq
         "int2vector" => by_name(SqlType::Int2Vector),
         "oidvector" => by_name(SqlType::OidVector),
         "serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "money" | "inet"
-        | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
+        | "cidr" | "macaddr" | "macaddr8" | "xml" | "citext" | "hstore" | "point" | "line"
+        | "lseg" | "box" | "path" | "polygon" | "circle" | "tsvector" | "tsquery" | "jsonpath"
+        | "pg_lsn" | "pg_snapshot" | "int4range" | "int8range" | "numrange" | "tsrange"
+        | "tstzrange" | "daterange" | "int4multirange" | "int8multirange" | "nummultirange"
+        | "tsmultirange" | "tstzmultirange" | "datemultirange" => {
             Err(SqlError::unsupported(format!("type {name}")))
         }
         // All enums are in `public`.
