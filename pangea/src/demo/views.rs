@@ -76,7 +76,7 @@ pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
 /// The members, if not all nodes are members, and the cut links are listed below it.
 pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
     const COLUMNS: [&str; 7] =
-        ["region", "process", "version", "coordinator", "configuration", "commits", "aborts"];
+        ["region", "process", "version", "coordinator", "members", "commits", "aborts"];
     let places = plan.places();
     let region = |node: &NodeId| places[node.index()].as_str();
     let mut table = numbers(&COLUMNS);
