@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All results of docs/BENCHMARKS.md, one after the other. See -h.
+# The results of docs/BENCHMARKS.md, one after the other. See -h.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -7,21 +7,23 @@ usage() {
     cat <<'TEXT'
 Usage: sudo pangea/benches/page.sh [--out DIR] [--part NAME]... [-h]
 
-Measures all results of docs/BENCHMARKS.md with target/release/pangea and prints a line for each
-run. The whole output of each is in DIR. Needs root, an idle machine, and the packages of the
-baselines (docs/BASELINES.md). All parts take about an hour and a half:
+Measures the results of docs/BENCHMARKS.md, except for the papers' figures, with
+target/release/pangea. Prints a line for each run; its whole output is in DIR. Needs root, an idle
+machine, and the packages of the baselines (docs/BASELINES.md). The parts:
 
-  distance      Galera, PostgreSQL and etcd next to Minerva and Calvin in a lab     45 min
-  postgres      pangea/benches/postgres.sh                                           6 min
-  protocols     Minerva and Calvin over distance, saturated and lightly loaded      10 min
-  loads         single loads: copies, partitions, one node, tail latency             9 min
-  faults        a region's server is killed                                          8 min
-  predictions   predicted and real throughput                                        5 min
+  distance      Galera, PostgreSQL and etcd next to Minerva and Calvin in a lab
+  postgres      pangea/benches/postgres.sh
+  protocols     Minerva and Calvin over distance, saturated and lightly loaded
+  loads         single loads: copies, partitions, one node, tail latency
+  faults        a region's server is killed
+  predictions   predicted and real throughput
 
-  --out DIR     directory for the outputs (default page-out); a run that is there is not repeated
+  --out DIR     directory for the outputs (default page-out); a run that has its output there is not
+                repeated
   --part NAME   run only this part; can be repeated
 
-First: cargo build --release, or PANGEA=path of another binary
+First: cargo build --release, or PANGEA=path of another binary. The exit code is 1 if a run failed;
+its output is then in NAME.failed.
 TEXT
 }
 
@@ -46,19 +48,32 @@ binary=${PANGEA:-$PWD/target/release/pangea}
 [ -x "$binary" ] || { echo "$binary is missing: see -h" >&2; exit 2; }
 mkdir -p "$out"
 
-# A benchmark with a name. Its output is in a file, which is complete when it has this name. Prints
-# the last line, which has throughput and latencies.
-run() {
-    local name=$1 file=$out/$1.txt
+failed=0
+
+# keep NAME COMMAND..: runs a command, and keeps its output under the name if it succeeds.
+keep() {
+    local name=$1
     shift
-    if [ ! -e "$file" ]; then
-        "$binary" "$@" >"$file.part" 2>&1 || echo "failed: pangea $*" >>"$file.part"
-        mv "$file.part" "$file"
+    [ ! -e "$out/$name.txt" ] || return 0
+    # Not the loop's stdin.
+    if "$@" </dev/null >"$out/$name.failed" 2>&1; then
+        mv "$out/$name.failed" "$out/$name.txt"
+    else
+        failed=$((failed + 1))
+        printf '%-36s failed: %s\n' "$name" "$(tail -n 1 "$out/$name.failed")"
+        return 1
     fi
-    printf '%-36s %s\n' "$name" "$(tail -n 1 "$file")"
 }
 
-# "SYSTEM: options of pangea bench" of each system in the lab.
+# run NAME ARGUMENTS..: runs pangea, and prints its last line, which has throughput and latencies.
+run() {
+    local name=$1
+    shift
+    keep "$name" "$binary" "$@" || return 0
+    printf '%-36s %s\n' "$name" "$(tail -n 1 "$out/$name.txt")"
+}
+
+# system NAME: prints its options of `pangea bench` in a lab.
 system() {
     case $1 in
     minerva | calvin) echo "--protocol $1 --via postgres" ;;
@@ -66,7 +81,8 @@ system() {
     esac
 }
 
-# Clients are the best of the numbers that were tried before (docs/benchmarks/peers.md).
+# Clients are the best of the numbers that were tried before (docs/benchmarks/peers.md); Calvin has
+# those of Minerva.
 distance() {
     local load rtt name clients
     while read -r load rtt name clients; do
@@ -115,9 +131,8 @@ TABLE
 }
 
 postgres() {
-    local file=$out/postgres.txt
-    [ -e "$file" ] || { PANGEA=$binary pangea/benches/postgres.sh >"$file.part" && mv "$file.part" "$file"; }
-    cat "$file"
+    keep postgres env PANGEA="$binary" pangea/benches/postgres.sh || return 0
+    cat "$out/postgres.txt"
 }
 
 protocols() {
@@ -163,10 +178,10 @@ faults() {
 }
 
 predictions() {
-    local costs=$out/costs.toml protocol
+    local costs protocol
     for protocol in minerva calvin; do
+        costs=$out/costs-$protocol.toml
         set -- --protocol "$protocol" --workload tpcc-nopay --rtt 50 --clients 4000
-        rm -f "$costs"
         run "predictions-calibrate-$protocol" calibrate "$@" --secs 10 --out "$costs"
         run "predictions-predicted-$protocol" sim --predict --costs "$costs" "$@" --secs 5 \
             --warmup 5 --shared-cores 2
@@ -175,3 +190,4 @@ predictions() {
 }
 
 for part in "${parts[@]}"; do "$part"; done
+[ $failed = 0 ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two binaries of Pangea on the same work, alternating. See -h.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/node.sh"
 
 usage() {
     cat <<'TEXT'
@@ -12,7 +13,7 @@ NEW to OLD for throughput and for the CPU time of the node for each transaction:
   tpcc, ycsb-a    pangea bench with one node and its default settings, for each protocol
   point SELECT    pgbench (Debian's package postgresql-15), prepared, 16 clients, against one node
 
-The machine must be idle. With three repeats it takes some 15 minutes.
+The machine must be idle. It takes 15 minutes.
 
   --secs S              measured seconds of each run (default 10)
   --repeats N           runs of each binary (default 5)
@@ -55,7 +56,7 @@ stop_node() {
 }
 trap 'stop_node; rm -rf "$scratch"' EXIT
 
-# Each of the three prints "transactions a second, CPU microseconds for each".
+# Each of the two prints "transactions a second, CPU microseconds for each".
 
 workload() {
     local binary=$1 workload=$2 protocol=$3
@@ -66,53 +67,39 @@ workload() {
         awk '{ v[$1] = $2 } END { print v["rate"], v["cpu"] }'
 }
 
-# A port of loopback that nobody listens on now.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 12000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
-    echo "$port"
-}
-
 ticks() { sed 's/.*) //' "/proc/$node/stat" | awk '{ print $12 + $13 }'; }
+
+# Point SELECTs for so many seconds.
+selects() {
+    "$pgbench" -n -S -M prepared -c 16 -j 1 -T "$1" >"$scratch/out" 2>&1 ||
+        { cat "$scratch/out" "$scratch/log" >&2; return 1; }
+}
 
 point_select() {
     local binary=$1 sql_port before after rate transactions
     sql_port=$(free_port)
     rm -rf "$scratch/data"
-    cat >"$scratch/node.toml" <<TOML
-cluster = "pair"
-protocol = "minerva"
-node = 0
-data_dir = "data"
-durability = "os"
-regions = ["here"]
-
-[[nodes]]
-id = 0
-region = "here"
-peer = "127.0.0.1:$(free_port)"
-sql = "127.0.0.1:$sql_port"
-TOML
-    "$binary" start --config "$scratch/node.toml" >"$scratch/out" 2>&1 &
+    node_config "$sql_port" >"$scratch/node.toml"
+    "$binary" start --config "$scratch/node.toml" >"$scratch/log" 2>&1 &
     node=$!
     export PGHOST=127.0.0.1 PGPORT=$sql_port PGUSER=pangea PGDATABASE=postgres
     for _ in $(seq 100); do
-        "$pgbench" -i -s 1 -q -n >/dev/null 2>&1 && break
+        "$pgbench" -i -s 1 -q -n >"$scratch/out" 2>&1 && break
         sleep 0.1
     done
-    "$pgbench" -n -S -M prepared -c 16 -j 1 -T 2 >"$scratch/out" 2>&1
+    selects 2
     before=$(ticks)
-    "$pgbench" -n -S -M prepared -c 16 -j 1 -T "$secs" >"$scratch/out" 2>&1
+    selects "$secs"
     after=$(ticks)
     stop_node
     rate=$(sed -n 's/^tps = \([0-9]*\).*/\1/p' "$scratch/out")
     transactions=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$scratch/out")
-    [ "${transactions:-0}" -gt 0 ] || { cat "$scratch/out" >&2; return 1; }
     awk -v t=$((after - before)) -v hz="$(getconf CLK_TCK)" -v n="$transactions" -v r="$rate" \
         'BEGIN { printf "%d %.2f\n", r, t * 1e6 / hz / n }'
 }
 
-median() { cut -d' ' -f"$2" "$1" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+# middle SIDE FIELD: the median of a field of the results of one binary.
+middle() { cut -d' ' -f"$2" "$scratch/$1" | median; }
 
 pair() {
     local name=$1 run order
@@ -123,12 +110,11 @@ pair() {
         # Each goes first as often as the other.
         if [ $((run % 2)) = 1 ]; then order='0 1'; else order='1 0'; fi
         for side in $order; do
-            # shellcheck disable=SC2086 # a function and its arguments
             "$1" "${binaries[$side]}" "${@:2}" >>"$scratch/$side"
         done
     done
-    awk -v k="$name" -v a="$(median "$scratch/0" 1)" -v b="$(median "$scratch/1" 1)" \
-        -v c="$(median "$scratch/0" 2)" -v d="$(median "$scratch/1" 2)" \
+    awk -v k="$name" -v a="$(middle 0 1)" -v b="$(middle 1 1)" \
+        -v c="$(middle 0 2)" -v d="$(middle 1 2)" \
         'BEGIN { printf "%-18s %10d %10d %7.3f %10.1f %10.1f %7.3f\n", k, a, b, b / a, c, d, d / c }'
 }
 

@@ -2,6 +2,7 @@
 # One node of Pangea beside PostgreSQL 15 on the same statements, in turn. See -h.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. pangea/benches/node.sh
 
 usage() {
     cat <<'TEXT'
@@ -66,18 +67,10 @@ trap clean_up EXIT
 as_owner=()
 [ "$(id -u)" != 0 ] || as_owner=(setpriv --reuid=postgres --regid=postgres --clear-groups)
 
-# A port of loopback that nobody listens on now.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 12000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
-    echo "$port"
-}
-
 # --- The servers --------------------------------------------------------------------------------
 
 postgres_port=$(free_port)
 sql_port=$(free_port)
-peer_port=$(free_port)
 mkdir "$scratch/postgres"
 [ "$(id -u)" != 0 ] || chown postgres "$scratch/postgres"
 cd "$scratch/postgres"
@@ -88,20 +81,7 @@ cd "$scratch/postgres"
 postgres_pid=$!
 cd - >/dev/null
 
-cat >"$scratch/node.toml" <<TOML
-cluster = "bench"
-protocol = "minerva"
-node = 0
-data_dir = "data"
-durability = "os"
-regions = ["here"]
-
-[[nodes]]
-id = 0
-region = "here"
-peer = "127.0.0.1:$peer_port"
-sql = "127.0.0.1:$sql_port"
-TOML
+node_config "$sql_port" >"$scratch/node.toml"
 "$binary" start --config "$scratch/node.toml" >"$scratch/out" 2>"$scratch/log" &
 pangea_pid=$!
 
@@ -165,8 +145,6 @@ statements() {
     awk -v t=$((after - before)) -v hz="$per_second" -v n="$done_" -v r="$rate" \
         'BEGIN { printf "%.2f %d\n", t * 1e6 / hz / n, r }'
 }
-
-median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 for server in postgres pangea; do
     client "$server" pgbench -i -s 1 -q -n >/dev/null 2>&1

@@ -252,8 +252,8 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { protocol, settings, options, virtual_time, events, digest, .. } = self;
-        writeln!(f, "pangea sim --protocol {protocol} {settings}")?;
+        let Self { settings, options, virtual_time, events, digest, .. } = self;
+        writeln!(f, "{}", self.replay_command())?;
         if settings.is_drawn {
             let all = Settings { is_drawn: false, ..settings.clone() };
             writeln!(f, "  drawn       {all}")?;

@@ -162,8 +162,8 @@ pub trait Procedure: Send + Sync {
 
 /// Must be raised whenever a procedure, SQL, or their executors return a different result for the
 /// same arguments and data. The text of an error is part of a result: a procedure can store SQLERRM
-/// in a row. A node whose version differs from that of its log or its peers does not
-/// run the transactions that they agreed on.
+/// in a row. A node whose version differs from that of its log or its peers does not run the
+/// transactions that they agreed on.
 const CODE_VERSION: u32 = 5;
 
 /// Identifies the behavior of a node's procedures, as far as the program declares it.

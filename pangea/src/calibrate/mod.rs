@@ -35,9 +35,8 @@ pub struct Arguments {
     bench: bench::Arguments,
 }
 
-/// Options of benchmarks that have no place in a calibration.
-const REFUSED: &[&str] =
-    &["baseline", "isolation", "faults", "mark_checkpoints", "via", "json", "stages"];
+/// Options of benchmarks that a calibration refuses.
+const REFUSED: &[&str] = &["baseline", "isolation", "faults", "json", "stages"];
 
 /// Examples, which replace those of the benchmark whose options it shares.
 pub const EXAMPLES: &str = "Examples:

@@ -106,12 +106,8 @@ impl Member {
     }
 
     fn ended(&self, status: ExitStatus) -> String {
-        let (name, how) = (self.name(), how_it_ended(status));
-        // A process that is killed says nothing: the end of its log is about something else.
-        if status.signal() == Some(Signal::KILL.as_raw()) {
-            return format!("the node in {name} {how}, by someone or for lack of memory");
-        }
-        format!("the node in {name} {how}: {}", self.last_words())
+        let how = how_it_ended(status);
+        format!("the node in {} {how}: {}", self.name(), self.why_it_ended(status))
     }
 
     /// Starts the process and waits until it serves.
@@ -179,7 +175,16 @@ impl Member {
         self.directory.join("node.log")
     }
 
-    /// Returns the last error message in the log, which explains why the node exited.
+    /// Explains why the node exited.
+    fn why_it_ended(&self, status: ExitStatus) -> String {
+        // A process that is killed logs nothing: the end of its log is about something else.
+        match status.signal() == Some(Signal::KILL.as_raw()) {
+            true => "someone killed it, or memory ran out".to_owned(),
+            false => self.last_words(),
+        }
+    }
+
+    /// Returns the last error message in the log.
     fn last_words(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
