@@ -92,6 +92,13 @@ pub trait Protocol: Sized + Send + 'static {
     /// included.
     fn guarantee(options: &Self::Options) -> Guarantee;
 
+    /// Returns whether commits may be acknowledged with these settings before another region has a
+    /// copy, so that the loss of a region may lose them.
+    fn may_lose_commits(options: &Self::Options) -> bool {
+        let _ = options;
+        false
+    }
+
     /// Returns random settings for runs that search for bugs. Every switch is drawn both ways, and
     /// limits are so low that small runs reach them.
     fn drawn_options(rng: &mut fastrand::Rng) -> Self::Options {

@@ -110,6 +110,17 @@ impl WithProtocol for TortureSettings {
     }
 }
 
+/// Whether a protocol with these settings may lose acknowledged commits with a region.
+pub struct MayLoseCommits<'a>(pub &'a toml::Table);
+
+impl WithProtocol for MayLoseCommits<'_> {
+    type Output = Result<bool, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        Ok(P::may_lose_commits(&parse_options::<P>(self.0)?))
+    }
+}
+
 /// The guarantee of a protocol with these settings.
 pub struct GuaranteeOf<'a>(pub &'a toml::Table);
 

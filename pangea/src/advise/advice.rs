@@ -1,6 +1,6 @@
 //! The choice of a row, and the reasons: a pure function of the numbers.
 //!
-//! A row qualifies if it gives the requested guarantee, loses no acknowledged transaction with a
+//! A row qualifies if it gives the requested guarantee, can lose no acknowledged transaction with a
 //! region, and sustains the load if the load is a rate. If it was run on real nodes, it must also
 //! have passed its checks. Qualifying rows are compared by these criteria, in this order. A value
 //! within [`ALIKE`] of the best counts as equal to it:
@@ -32,6 +32,8 @@ pub struct Row {
     /// The purpose of these settings.
     pub what: String,
     pub guarantee: Guarantee,
+    /// Whether acknowledged transactions may be lost with a region, by the protocol's rules.
+    pub may_lose: bool,
     /// Whether the numbers come from real nodes on this machine, rather than from a simulation.
     pub is_measured: bool,
     #[serde(flatten)]
@@ -130,6 +132,9 @@ impl Row {
         }
         if let Some(loss) = self.loss.as_ref().filter(|loss| loss.lost_txns > 0) {
             return Err(format!("loses {} when region {} is lost", loss.lost(), loss.region));
+        }
+        if self.may_lose {
+            return Err("may lose acknowledged transactions when a region is lost".to_owned());
         }
         let throughput = self.performance.throughput_per_sec;
         if let Some(rate) = need.rate_per_sec.filter(|rate| throughput < rate * KEPT_UP) {

@@ -13,6 +13,7 @@ fn row(set: &[&str], guarantee: Guarantee, throughput_per_sec: f64, p50_ms: f64)
         set: set.iter().map(|it| (*it).to_owned()).collect(),
         what: String::new(),
         guarantee,
+        may_lose: false,
         is_measured: false,
         performance: Performance {
             throughput_per_sec,
@@ -68,11 +69,13 @@ fn what_loses_or_fails_is_not_taken() {
     loses.loss.as_mut().unwrap().wrong = Some("one is gone".to_owned());
     let mut forgets = row(&["c"], Serializable, 9_000.0, 10.0);
     forgets.loss.as_mut().unwrap().lost_txns = 17;
+    let mut lucky = row(&["d"], Serializable, 9_000.0, 10.0);
+    lucky.may_lose = true;
     let mut fails = row(&["b"], Serializable, 9_000.0, 10.0);
     fails.check = Some(check(Err("replicas differ".to_owned())));
     let mut passes = row(&[], Serializable, 1_000.0, 100.0);
     passes.check = Some(check(Ok(100.0)));
-    let rows = [loses.clone(), fails.clone(), passes, forgets.clone()];
+    let rows = [loses.clone(), fails.clone(), passes, forgets.clone(), lucky.clone()];
     let advice = advise(&rows, &CLOSED);
     assert_eq!((advice.take, advice.next), (Some(2), None));
     assert_eq!(advice.sentences[1], "No other eligible choice is serializable.");
@@ -83,6 +86,9 @@ fn what_loses_or_fails_is_not_taken() {
     assert!(reasons.contains("one is gone") && reasons.contains("replicas differ"), "{reasons}");
     let loses = "c loses 17 acknowledged transactions when region near is lost";
     assert!(reasons.contains(loses), "{reasons}");
+    let reasons = &advise(&[lucky], &CLOSED).sentences[1];
+    let may_lose = "d may lose acknowledged transactions when a region is lost";
+    assert!(reasons.contains(may_lose), "{reasons}");
 }
 
 fn check(measured: Result<f64, String>) -> Check {

@@ -17,7 +17,7 @@ use super::files::Places;
 use super::{Question, bar};
 use crate::failure::Failure;
 use crate::protocol::{
-    GuaranteeOf, Setting, WithProtocol, check_options, options_table, simulator_of,
+    GuaranteeOf, MayLoseCommits, Setting, WithProtocol, check_options, options_table, simulator_of,
 };
 use crate::sim::unless_interrupted;
 
@@ -37,6 +37,8 @@ pub struct Candidate {
     /// The purpose of these settings.
     pub what: &'static str,
     pub guarantee: Guarantee,
+    /// Whether acknowledged transactions may be lost with a region.
+    pub may_lose: bool,
 }
 
 impl Candidate {
@@ -55,8 +57,10 @@ impl WithProtocol for Candidates {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let candidate = |settings: Vec<Setting>, what| -> Result<Candidate, Failure> {
-            let guarantee = GuaranteeOf(&options_table(P::NAME, &settings)?).run::<P>()?;
-            Ok(Candidate { protocol: P::NAME, settings, what, guarantee })
+            let options = options_table(P::NAME, &settings)?;
+            let guarantee = GuaranteeOf(&options).run::<P>()?;
+            let may_lose = MayLoseCommits(&options).run::<P>()?;
+            Ok(Candidate { protocol: P::NAME, settings, what, guarantee, may_lose })
         };
         let mut all = vec![candidate(Vec::new(), "the defaults")?];
         for variant in P::VARIANTS {
@@ -242,6 +246,7 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
         set: candidate.settings.iter().map(ToString::to_string).collect(),
         what: candidate.what.to_owned(),
         guarantee: candidate.guarantee,
+        may_lose: candidate.may_lose,
         is_measured: false,
         performance: performance(&predicted.whole),
         coordinator: predicted.whole.coordinator.clone(),

@@ -125,6 +125,7 @@ fn row(
         set: candidate.settings.iter().map(ToString::to_string).collect(),
         what: candidate.what.to_owned(),
         guarantee: candidate.guarantee,
+        may_lose: candidate.may_lose,
         is_measured: true,
         performance: Performance::default(),
         coordinator: None,

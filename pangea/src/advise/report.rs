@@ -135,7 +135,11 @@ fn lost(row: &Row) -> String {
         true => format!("{most} s"),
         false => format!("{least} to {most} s"),
     };
-    format!("{}: {pause} without a commit, {} lost", loss.region, loss.lost())
+    let lost = match row.may_lose && loss.lost_txns == 0 {
+        true => "nothing lost in this run, but transactions may be".to_owned(),
+        false => format!("{} lost", loss.lost()),
+    };
+    format!("{}: {pause} without a commit, {lost}", loss.region)
 }
 
 /// Predicted and measured values in adjacent columns.

@@ -48,11 +48,12 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
         assert!(p50 > 10.0, "{row}");
         let loss = &row["loss"];
         assert!(loss["wrong"].is_null(), "{row}");
-        // Only transactions acknowledged before the regions agree on them can be lost, and this is
-        // reported.
+        // Only transactions acknowledged before the regions agree on them can be lost. How many
+        // are lost depends on the costs, which this run measures: sometimes none.
         let set = row["set"].as_array().unwrap();
         let is_early = set.iter().any(|it| it == "calvin.replication=asynchronous");
-        assert_eq!(loss["lost_txns"].as_u64().unwrap() > 0, is_early, "{row}");
+        assert_eq!(row["may_lose"].as_bool().unwrap(), is_early, "{row}");
+        assert!(is_early || loss["lost_txns"] == 0, "{row}");
         let pauses = loss["pauses_ms"].as_array().unwrap();
         assert_eq!(pauses.len(), 2, "eligible: {row}");
         assert!(pauses.iter().all(|it| it[1].as_f64().unwrap() > 0.0), "{row}");
@@ -60,6 +61,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let strict = rows.iter().find(|row| row["guarantee"] == "strict-serializable").unwrap();
     assert_eq!(strict["set"][0], "minerva.reads=strict");
     let take = json["advice"]["take"].as_u64().unwrap() as usize;
+    assert_eq!(rows[take]["may_lose"], false, "{json}");
     let check = &rows[take]["check"];
     assert!(check["measured"]["Ok"]["throughput_per_sec"].as_f64().unwrap() > 0.0, "{check}");
     assert!(check["measured_pause_ms"].as_f64().unwrap() > 0.0, "{check}");

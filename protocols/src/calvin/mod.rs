@@ -156,6 +156,10 @@ impl Protocol for Calvin {
         options.guarantee()
     }
 
+    fn may_lose_commits(options: &Options) -> bool {
+        options.replication == Replication::Asynchronous
+    }
+
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
     }
