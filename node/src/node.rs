@@ -131,8 +131,8 @@ const DRIVER: &str = "driver";
 const HISTORIAN: &str = "history";
 
 /// Hint for the operator about damaged data.
-const WAY_BACK: &str =
-    "pangea start --replace moves the data aside and fetches everything from the other nodes";
+const WAY_BACK: &str = "pangea start --replace moves the data aside and fetches everything from the other nodes; if \
+     there are none, restore a copy of the data directory";
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -518,6 +518,12 @@ fn open_durable<P: Protocol>(
     };
     let dir = data_dir.checkpoints();
     let loaded = load(disk, &dir, P::NAME, recovered.mark.checkpoint, store)?;
+    if recovered.head.0 == 0
+        && let Some(checkpoint) = &loaded.checkpoint
+    {
+        let (dir, checkpoint) = (log_options.dir, checkpoint.version);
+        return Err(StartError::Log(LogError::Gone { dir, checkpoint }));
+    }
     let report = StartReport { lines: report_lines(&recovered, &loaded) };
     report.lines.iter().for_each(|line| tracing::info!("{line}"));
     let events = checkpoint_events(inbox);

@@ -120,10 +120,9 @@ pub struct Arguments {
     /// Run all of these seeds, excluding the last
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Run seeds one after the other, those of --seeds or from 0, for this number of minutes
-    #[arg(long, value_name = "M", conflicts_with = "seed")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=60 * 24 * 365))]
-    minutes: Option<u64>,
+    /// Run seeds one after the other, those of --seeds or from 0, for this many minutes (1.5, say)
+    #[arg(long, value_name = "M", conflicts_with = "seed", value_parser = minutes)]
+    minutes: Option<f64>,
     /// Draw all other options from the seed
     #[arg(long, conflicts_with_all = IN_SCENARIOS, conflicts_with = "scenario")]
     swarm: bool,
@@ -234,6 +233,17 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn fault_names() -> String {
     FaultKind::ALL.map(FaultKind::name).join(", ")
+}
+
+/// The longest run of `--minutes`: a year.
+const MINUTES_MAX: f64 = 60.0 * 24.0 * 365.0;
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    match minutes > 0.0 && minutes <= MINUTES_MAX {
+        true => Ok(minutes),
+        false => Err(format!("must be above 0 and at most {MINUTES_MAX}")),
+    }
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -380,7 +390,7 @@ fn simulate(
         return run_one(arguments, &simulator, plan(seed));
     }
     let seeds = arguments.seeds.clone().unwrap_or(0..u64::MAX);
-    let time = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes));
     run_many(arguments, simulator, seeds, time, plan)
 }
 

@@ -68,7 +68,12 @@ pub struct UnknownProtocol {
 
 impl fmt::Display for UnknownProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown protocol {:?}; known: {}", self.name, NAMES.join(", "))
+        if NAMES_TO_COME.contains(&self.name.as_str()) {
+            write!(f, "protocol {:?} is planned, but this version does not have it", self.name)?;
+        } else {
+            write!(f, "unknown protocol {:?}", self.name)?;
+        }
+        write!(f, "; known: {}", NAMES.join(", "))
     }
 }
 

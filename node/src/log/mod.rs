@@ -38,7 +38,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use pangea_core::ids::LogPosition;
+use pangea_core::ids::{LogPosition, SnapshotVersion};
 use pangea_core::log::{Mark, SegmentError};
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +132,13 @@ pub enum LogError {
         /// The first record after the gap.
         to: LogPosition,
     },
+    /// The log has no record, but there is a checkpoint, which is written after records.
+    Gone {
+        /// The directory.
+        dir: PathBuf,
+        /// The checkpoint's version.
+        checkpoint: SnapshotVersion,
+    },
     /// A thread of the log has panicked: which one, and the message.
     Panicked(String),
 }
@@ -147,7 +154,7 @@ impl LogError {
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Disk(_) | Self::Panicked(_) => false,
-            Self::Misnamed { .. } | Self::Missing { .. } => true,
+            Self::Misnamed { .. } | Self::Missing { .. } | Self::Gone { .. } => true,
             Self::Segment { error, .. } => {
                 !matches!(error, SegmentError::OtherFormat { .. } | SegmentError::NewerFrame { .. })
             }
@@ -172,6 +179,13 @@ impl fmt::Display for LogError {
                 let last = to.0 - 1;
                 write!(f, "log {}: records {} to {last} are missing", dir.display(), from.0)
             }
+            Self::Gone { dir, checkpoint } => write!(
+                f,
+                "log {}: no records, but there is a checkpoint of snapshot version {}, which was \
+                 written after records: the log is missing, and with it all later transactions",
+                dir.display(),
+                checkpoint.0
+            ),
             Self::Panicked(reason) => f.write_str(reason),
         }
     }

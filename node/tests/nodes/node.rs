@@ -257,6 +257,24 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     assert!(error.contains("the log begins after"), "{error}");
 }
 
+/// Story: a node whose log directory had vanished beside its checkpoints started from the newest
+/// checkpoint, and nobody heard that the transactions after it were lost.
+#[test]
+fn a_log_that_is_gone_beside_a_checkpoint_is_noticed() {
+    let mut cluster = Cluster::start(1, 50);
+    wait_until("a checkpoint", || {
+        drop(cluster.add(0, 1).unwrap());
+        !cluster.checkpoint_paths(0).is_empty()
+    });
+    cluster.stop(0);
+    for path in cluster.log_paths(0) {
+        cluster.disks[0].remove(&path).unwrap();
+    }
+    let error = cluster.start_node(0).expect_err("the log is gone").to_string();
+    assert!(error.contains("the log is missing"), "{error}");
+    assert!(error.contains("--replace") && error.contains("restore a copy"), "{error}");
+}
+
 #[test]
 fn a_checkpoint_of_a_newer_version_is_refused() {
     let mut cluster = Cluster::start(1, 50);

@@ -453,7 +453,7 @@ impl Report {
                 "p99.9 ms",
                 "max ms",
                 "aborted",
-                "again %",
+                "re-run %",
             ]
         };
         let row = |name: &str, part: &Part| {

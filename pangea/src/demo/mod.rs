@@ -166,11 +166,12 @@ async fn begin(
     let measured = measured_round_trips(&clients).await;
     let seconds = began.elapsed().as_secs_f64();
     let (protocol, count) = (&cluster.plan.protocol, cluster.plan.regions.len());
+    let regions = if count == 1 { "region" } else { "regions" };
     let divided = match cluster.plan.shards() {
         1 => String::new(),
         shards => format!(" of {shards} partitions"),
     };
-    say(&format!("{protocol} over {count} regions{divided}, ready in {seconds:.1} s\n"))?;
+    say(&format!("{protocol} over {count} {regions}{divided}, ready in {seconds:.1} s\n"))?;
     if count == 2 {
         say(
             "With two regions, neither may fail: a majority needs both. Of three, one may fail.\n",

@@ -48,8 +48,8 @@ const OWN: &[Mark] = &[
     mark("calvin.epoch_in_slices", "an epoch is run in slices"),
     mark("calvin.restarted", "a transaction leaves its footprint and runs again"),
     // §3.1.1, asynchronous replication.
-    mark("calvin.reign_begun", "a replica leads, and its master term begins"),
-    mark("calvin.reign_ended", "a master term ends"),
+    mark("calvin.master_term_begun", "a replica leads, and its master term begins"),
+    mark("calvin.master_term_ended", "a master term ends"),
     mark("calvin.cut_fixed", "the master fixes the cut of the next epoch"),
     mark("calvin.early_confirmed", "the cut of an early epoch is decided"),
     mark("calvin.early_given_up", "fixed cuts are void"),

@@ -212,13 +212,13 @@ impl Inputs<Calvin> {
         let mastery = &mut self.extension.mastery;
         if !leads {
             if mastery.master_term.take().is_some() {
-                cx.mark("calvin.reign_ended");
+                cx.mark("calvin.master_term_ended");
                 (mastery.successor, mastery.has_transferred) = (None, false);
             }
             return;
         }
         if mastery.master_term.is_none_or(|master_term| master_term.term != term) {
-            cx.mark("calvin.reign_begun");
+            cx.mark("calvin.master_term_begun");
             mastery.master_term = Some(MasterTerm { term, first });
             mastery.has_begun = false;
             mastery.since = cx.now.at;

@@ -69,7 +69,7 @@ impl<P: Protocol> World<P> {
         is_final: bool,
     ) {
         let numbers = [from.0, term.map_or(0, |(_, first)| first)];
-        self.trace.event(self.now, id, "reign", numbers, || match term {
+        self.trace.event(self.now, id, "master term", numbers, || match term {
             Some((master, first)) => {
                 let how = if is_final { "confirmed" } else { "here" };
                 format!(
@@ -86,7 +86,7 @@ impl<P: Protocol> World<P> {
             let story = format!(
                 "{id} confirmed {from} of {term:?}, but another node of {other:?}, of {shard}"
             );
-            self.violate("reigns", story);
+            self.violate("master terms", story);
         }
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_reign_has_for_good_is_given_up_and_nothing_else() {
+    fn what_another_term_has_for_good_is_given_up_and_nothing_else() {
         let (old, new) = ((NodeId(0), 1), (NodeId(1), 9));
         let mut master_terms = MasterTerms::new(2, false);
         let said = |master_terms: &mut MasterTerms, node, from, term, is_final| {
@@ -180,7 +180,7 @@ mod tests {
     /// Register workload, seed 925: a master whose term was renewed had begun another term when it
     /// was deposed for versions of the previous one.
     #[test]
-    fn a_reign_goes_with_the_one_that_it_came_after() {
+    fn a_term_goes_with_the_one_that_it_came_after() {
         let (first, second, other) = ((NodeId(0), 1), (NodeId(0), 7), (NodeId(1), 1));
         let mut master_terms = MasterTerms::new(2, false);
         let history = History { operations: vec![operation(4)] };

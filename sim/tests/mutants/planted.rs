@@ -96,7 +96,7 @@ enum Profile {
     /// Disks are lost at bad moments.
     Replaced,
     /// The coordinator is down for a moment, or a node is cut off for longer.
-    Reigns,
+    Masters,
     /// Little memory for rows.
     Cold,
 }
@@ -118,7 +118,7 @@ impl Profile {
         Self::Notes,
         Self::Calm,
         Self::Replaced,
-        Self::Reigns,
+        Self::Masters,
         Self::Cold,
     ];
 
@@ -140,9 +140,9 @@ impl Profile {
             | Bug::CheckpointOfOldRows
             | Bug::TruncatedTooFar => &[Self::Crashes],
             Bug::VoteBeforeFsync => &[Self::Losses, Self::Crashes],
-            Bug::EarlyBeforeFsync | Bug::OverwrittenUndecided => &[Self::Reigns],
+            Bug::EarlyBeforeFsync | Bug::OverwrittenUndecided => &[Self::Masters],
             Bug::MasterStays | Bug::VoidRunLater | Bug::VoidItemsUsed | Bug::NeighbourStays => {
-                &[Self::Reigns, Self::Lists]
+                &[Self::Masters, Self::Lists]
             }
             Bug::HeldPastGap | Bug::SentNotKept => &[Self::Flaps],
 
@@ -225,7 +225,7 @@ impl Profile {
                 let duration = Span::from_ms(6_000);
                 (Settings { rules: Some(replaced(seed)), duration, ..any }, small)
             }
-            Self::Reigns => (Settings { rules: Some(reigns(seed)), ..any }, small),
+            Self::Masters => (Settings { rules: Some(masters(seed)), ..any }, small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }
@@ -329,7 +329,7 @@ fn replaced(seed: u64) -> Vec<Rule> {
 }
 
 /// The coordinator crashes and is soon back, or a node is cut off from the others for a while.
-fn reigns(seed: u64) -> Vec<Rule> {
+fn masters(seed: u64) -> Vec<Rule> {
     let mut dice = SimRng::fork(seed, "reigns", 0);
     let node = Target::Role(Role::Coordinator);
     let rule = |at: u64, dice: &mut SimRng| {
