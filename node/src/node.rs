@@ -131,8 +131,8 @@ const DRIVER: &str = "driver";
 const HISTORIAN: &str = "history";
 
 /// Hint for the operator about damaged data.
-const WAY_BACK: &str = "pangea start --replace moves the data aside and fetches everything from the other nodes; if \
-     there are none, restore a copy of the data directory";
+const WAY_BACK: &str = "pangea start --replace moves the data aside and fetches everything from \
+                        the other nodes; if there are none, restore a copy of the data directory";
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
