@@ -161,6 +161,13 @@ pub struct PartitionsConfig {
     pub tables: BTreeMap<String, Rule>,
 }
 
+/// The partitions that nodes configured with `partitions` have. The tables of sessions are on every
+/// node, because every session reads them and few write them.
+pub fn with_system_tables(partitions: Partitions) -> Partitions {
+    let everywhere = |all: Partitions, table| all.with(table, Rule::Everywhere);
+    pangea_sql::SYSTEM_TABLES.into_iter().fold(partitions, everywhere)
+}
+
 impl PartitionsConfig {
     /// The configuration that describes `partitions`.
     pub fn of(partitions: &Partitions) -> Self {
@@ -178,11 +185,7 @@ impl PartitionsConfig {
     fn partitions(&self, shards: u16) -> Result<Partitions, String> {
         let default = self.default.clone().unwrap_or(Rule::OF_WHOLE_KEY);
         default.check(shards).map_err(|error| format!("default: {error}"))?;
-        let mut partitions = Partitions::new(shards, default);
-        // These tables are on every node, because every session reads them and few write them.
-        for table in pangea_sql::SYSTEM_TABLES {
-            partitions = partitions.with(table, Rule::Everywhere);
-        }
+        let mut partitions = with_system_tables(Partitions::new(shards, default));
         for (name, rule) in &self.tables {
             let number = name.parse().map_err(|_| format!("tables: {name:?} is not a number"))?;
             rule.check(shards).map_err(|error| format!("tables.{name}: {error}"))?;

@@ -4,6 +4,7 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use pangea_node::config::with_system_tables;
 use pangea_node::data_dir::Identity;
 use pangea_node::disk::{Disk, OsDisk};
 
@@ -65,7 +66,8 @@ pub(super) fn is_any_node_running(directory: &Path) -> bool {
 /// If the directory belongs to a different cluster; the message names its options.
 pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
     let places = plan.places();
-    let partitions = (plan.shards() > 1).then(|| plan.partitions.to_string());
+    let partitions =
+        (plan.shards() > 1).then(|| with_system_tables(plan.partitions.clone()).to_string());
     let is_other = |found: &Identity| {
         found.regions != places
             || found.partitions != partitions

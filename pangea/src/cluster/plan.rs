@@ -332,6 +332,7 @@ pub fn nodes_named(places: &[String], name: &str) -> Vec<usize> {
 mod tests {
     use super::*;
     use pangea_core::partition::Rule;
+    use pangea_node::config::with_system_tables;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
@@ -371,8 +372,7 @@ mod tests {
         let configs = plan.configs(Path::new("/d")).unwrap();
         assert_eq!(configs[3].data_dir, Path::new("/d/eu-west.1/data"));
         let topology = configs[3].topology();
-        let everywhere = |all: Partitions, table| all.with(table, Rule::Everywhere);
-        let of_nodes = pangea_sql::SYSTEM_TABLES.into_iter().fold(partitions, everywhere);
+        let of_nodes = with_system_tables(partitions);
         assert_eq!((topology.node_count(), &topology.partitions), (6, &of_nodes));
         assert_eq!(topology.place_name(NodeId(3)), plan.places()[3]);
         let of_other = Plan { protocol: "minerva".to_owned(), ..plan.clone() }.check().unwrap_err();

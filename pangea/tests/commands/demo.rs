@@ -327,6 +327,22 @@ fn data_stays_in_its_directory_and_is_there_again() {
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
+/// Story: the rules of partitions in the directory had those of system tables, the plan did not, and
+/// the second start was refused.
+#[test]
+fn partitioned_data_is_there_again() {
+    let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data_dir = data.path().to_str().unwrap();
+    let cluster = ["--protocol", "calvin", "--regions", "us-east", "--partitions", "2"];
+    let arguments = [&cluster[..], &["--data-dir", data_dir]].concat();
+    for _ in 0..2 {
+        let mut demo = Demo::start(temporary.path(), &arguments);
+        demo.urls(2);
+        demo.signal(Signal::INT);
+        assert!(demo.process.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn a_load_shows_its_rate_in_every_region() {
     let directory = tempfile::tempdir().unwrap();
