@@ -117,7 +117,15 @@ async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
         "the toy has no such query, and panics"
     );
     assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
-    let reported = toy.troubles.lock().unwrap().join("; ");
+    // The connection may be closed before the report.
+    let reported = async || {
+        while toy.troubles.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        toy.troubles.lock().unwrap().join("; ")
+    };
+    let reported =
+        tokio::time::timeout(Duration::from_secs(30), reported()).await.expect("a report");
     assert!(
         reported.contains("thread client failed") && reported.contains("is a bug"),
         "{reported}"

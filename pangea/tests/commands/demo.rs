@@ -327,8 +327,8 @@ fn data_stays_in_its_directory_and_is_there_again() {
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
-/// Story: the rules of partitions in the directory had those of system tables, the plan did not, and
-/// the second start was refused.
+/// Story: the directory had the rules of system tables, the plan had not, and the second start was
+/// refused.
 #[test]
 fn partitioned_data_is_there_again() {
     let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
