@@ -110,17 +110,6 @@ impl WithProtocol for TortureSettings {
     }
 }
 
-/// Whether a protocol with these settings may lose acknowledged commits with a region.
-pub struct MayLoseCommits<'a>(pub &'a toml::Table);
-
-impl WithProtocol for MayLoseCommits<'_> {
-    type Output = Result<bool, Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        Ok(P::may_lose_commits(&parse_options::<P>(self.0)?))
-    }
-}
-
 /// The guarantee of a protocol with these settings.
 pub struct GuaranteeOf<'a>(pub &'a toml::Table);
 
@@ -216,7 +205,7 @@ pub fn check_options(name: &str, table: &toml::Table) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If the protocol does not have a setting, or a value is invalid.
-fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
+pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
     let wrong = |wrong: WrongOption| Failure::Usage(format!("--set: {wrong}"));
     read_options::<P>(table).map_err(wrong)
 }

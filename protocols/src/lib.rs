@@ -68,16 +68,20 @@ pub struct UnknownProtocol {
 
 impl fmt::Display for UnknownProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if NAMES_TO_COME.contains(&self.name.as_str()) {
-            write!(f, "protocol {:?} is planned, but this version does not have it", self.name)?;
-        } else {
-            write!(f, "unknown protocol {:?}", self.name)?;
-        }
-        write!(f, "; known: {}", NAMES.join(", "))
+        f.write_str(&not_among(&self.name, NAMES))
     }
 }
 
 impl std::error::Error for UnknownProtocol {}
+
+/// Says that no protocol among the known ones has this name.
+pub fn not_among(name: &str, known: &[&str]) -> String {
+    let what = match NAMES_TO_COME.contains(&name) {
+        true => format!("protocol {name:?} is planned, but this version does not have it"),
+        false => format!("unknown protocol {name:?}"),
+    };
+    format!("{what}; known: {}", known.join(", "))
+}
 
 #[cfg(test)]
 #[allow(

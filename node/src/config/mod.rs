@@ -358,8 +358,7 @@ impl Config {
         };
         if let Some(names) = protocols.filter(|names| !names.contains(&protocol.as_str())) {
             // Checked before the settings, which belong to an unknown protocol.
-            let names = names.join(", ");
-            let message = format!("unknown protocol {protocol:?}; known: {names}");
+            let message = pangea_protocols::not_among(&protocol, names);
             return Err(source.error(Some(span), message));
         }
         let options = table.get_mut().remove(protocol.as_str());

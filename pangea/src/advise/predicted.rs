@@ -17,7 +17,7 @@ use super::files::Places;
 use super::{Question, bar};
 use crate::failure::Failure;
 use crate::protocol::{
-    GuaranteeOf, MayLoseCommits, Setting, WithProtocol, check_options, options_table, simulator_of,
+    Setting, WithProtocol, check_options, options_table, parse_options, simulator_of,
 };
 use crate::sim::unless_interrupted;
 
@@ -57,9 +57,8 @@ impl WithProtocol for Candidates {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let candidate = |settings: Vec<Setting>, what| -> Result<Candidate, Failure> {
-            let options = options_table(P::NAME, &settings)?;
-            let guarantee = GuaranteeOf(&options).run::<P>()?;
-            let may_lose = MayLoseCommits(&options).run::<P>()?;
+            let options = parse_options::<P>(&options_table(P::NAME, &settings)?)?;
+            let (guarantee, may_lose) = (P::guarantee(&options), P::may_lose_commits(&options));
             Ok(Candidate { protocol: P::NAME, settings, what, guarantee, may_lose })
         };
         let mut all = vec![candidate(Vec::new(), "the defaults")?];

@@ -330,6 +330,7 @@ fn replaced(seed: u64) -> Vec<Rule> {
 
 /// The coordinator crashes and is soon back, or a node is cut off from the others for a while.
 fn masters(seed: u64) -> Vec<Rule> {
+    // The former name, so that each seed draws the same as before.
     let mut dice = SimRng::fork(seed, "reigns", 0);
     let node = Target::Role(Role::Coordinator);
     let rule = |at: u64, dice: &mut SimRng| {
