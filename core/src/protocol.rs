@@ -137,6 +137,11 @@ pub trait Protocol: Sized + Send + 'static {
         None
     }
 
+    /// Whether a node that got [`Input::Stop`] may end now. Asked after each step.
+    fn may_stop(&self) -> bool {
+        true
+    }
+
     /// Asserts the invariants that hold between any two steps.
     ///
     /// # Panics
@@ -223,6 +228,11 @@ pub enum Input<P: Protocol> {
     /// Writing the checkpoint of this version failed, and its pin was released. The protocol may
     /// request another checkpoint after some seconds, because the next attempt may fail again.
     CheckpointFailed(SnapshotVersion),
+    /// The node is to stop, in order: no client submits anything any more, and the driver waits
+    /// until [`Protocol::may_stop`]. The protocol should take a checkpoint of all that it has
+    /// applied, so that a later version of the program, which might not be able to replay the log,
+    /// can continue. At most once in a run.
+    Stop,
     /// All inputs that had arrived when [`Effect::Resume`] was emitted have been processed.
     Resume,
     /// The values requested by [`Effect::Prefetch`] are in memory.
@@ -246,6 +256,7 @@ impl<P: Protocol> Input<P> {
             Self::Resume => ("resume", 0),
             Self::Prefetched { .. } => ("fetched", 0),
             Self::Restart(_)
+            | Self::Stop
             | Self::PeerUp(_)
             | Self::PeerDown(_)
             | Self::Checkpointed(_)

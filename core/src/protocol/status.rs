@@ -20,6 +20,9 @@ pub struct Status {
     pub first_start: Option<FirstStart>,
     /// The progress of a rejoin; `None` unless this node is replacing one that lost its disk.
     pub rejoin: Option<Rejoining>,
+    /// Why the replica can't continue on its own, and what the operator can do: its procedures
+    /// differ from those that an epoch needs. `None` normally.
+    pub refused: Option<String>,
     /// The nodes that have delayed this replica for longer than they should, most epochs behind
     /// first.
     pub waits_for: Vec<WaitsFor>,

@@ -22,8 +22,8 @@ use crate::start::{READY, UP};
 
 /// The time limit for a node to start serving, including the recovery from its log.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
-/// The time limit for a clean stop, after which the node is killed.
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// The time limit for a clean stop, after which the node is killed: longer than `stop_s`.
+const STOP_DEADLINE: Duration = Duration::from_secs(70);
 /// The length of the end of a node's log that is searched for the reason of its exit.
 const LOG_END_LEN: usize = 4 << 10;
 

@@ -228,6 +228,7 @@ impl<H: Host> Inputs<H> {
             return;
         };
         assert_eq!(requested, version, "one checkpoint is written at a time");
+        self.collection.last = version;
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;

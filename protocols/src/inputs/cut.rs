@@ -16,6 +16,7 @@ use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
+use super::errors::other_code;
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
@@ -73,7 +74,11 @@ impl<H: Host> Inputs<H> {
         if self.last_epoch() >= self.pace.limit {
             return cx.mark("inputs.waits_for_others");
         }
-        let (removed, readmitted) = self.membership_changes(cx);
+        let (removed, readmitted) = match self.collection.stop {
+            // Its last checkpoint should contain the last epoch, so that any program can continue.
+            Some(_) => (Vec::new(), Vec::new()),
+            None => self.membership_changes(cx),
+        };
         let streams = &self.streams;
         let heads = mutate!(CutPastGap: streams.available.clone() => cut_past_gap(streams));
         let turn = H::next_turn(self, cx);
@@ -284,12 +289,14 @@ impl<H: Host> Inputs<H> {
         let (epoch, cut) = self.cut.waiting.front()?;
         if *epoch != self.cut.applied.next() {
             cx.mark("inputs.cut_waits_for_checkpoint");
-        } else if !self.streams.has(&cut.heads) {
-            cx.mark("inputs.cut_waits_for_batch");
-        } else if self.follows_rules(cx, *epoch, cut) {
-            return Some((*epoch, cut.clone()));
+            return None;
         }
-        None
+        if !self.streams.has(&cut.heads) {
+            cx.mark("inputs.cut_waits_for_batch");
+            return None;
+        }
+        let (epoch, cut) = (*epoch, cut.clone());
+        self.follows_rules(cx, epoch, &cut).then_some((epoch, cut))
     }
 
     /// The cut of an unconfirmed epoch, if it may run and all of its batches have arrived.
@@ -307,21 +314,44 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.cut_waits_for_batch");
             return None;
         }
-        self.follows_rules(cx, epoch, cut).then(|| cut.clone())
+        let cut = cut.clone();
+        self.follows_rules(cx, epoch, &cut).then_some(cut)
     }
 
-    /// Whether this node can apply a cut under the rules it was proposed with. If not, the node
-    /// stops.
+    /// Whether this node can apply a cut under the rules it was proposed with. If not, it stops, or
+    /// waits for the checkpoint of a peer that has applied the epoch with the proposer's code.
     pub(crate) fn follows_rules(
-        &self,
+        &mut self,
         cx: &mut Cx<'_, H>,
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) -> bool {
+        if self.settings.rules.code() != cut.rules.code() {
+            self.refuse(cx, epoch);
+            return false;
+        }
         let refused = self.settings.rules.refuses(epoch, &cut.rules);
         let is_followed = refused.is_none();
         refused.into_iter().for_each(|why| cx.stop(why));
         is_followed
+    }
+
+    /// Refuses an epoch that needs other code than this node has. A peer may have applied it.
+    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) {
+        if self.cut.refused < epoch {
+            cx.mark("inputs.epoch_refused");
+            self.cut.refused = epoch;
+            self.want_checkpoint(epoch);
+        }
+        if self.replica.topology.node_count() == 1 {
+            self.refused().into_iter().for_each(|why| cx.stop(why));
+        }
+    }
+
+    /// Why this replica can't continue on its own, if its code differs from that of an epoch.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let cut = &self.cut;
+        (cut.refused > cut.applied).then(|| other_code(&self.replica, cut.refused))
     }
 
     /// The batches between the previous cut and this one, ordered by source and then by number.

@@ -138,6 +138,10 @@ pub(crate) const ALL: &[Mark] = &[
          backlog",
     ),
     mark("inputs.epoch_applied", "an epoch is applied"),
+    mark("inputs.epoch_refused", "an epoch was proposed by a program with other procedures")
+        .rare("nodes change their programs while epochs are not applied everywhere"),
+    mark("inputs.refused_client", "a request is refused because this replica has other procedures")
+        .rare("nodes change their programs while epochs are not applied everywhere"),
     // Calvin §5, checkpoints.
     mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),
     mark("inputs.waits_for_turn", "a checkpoint is due, and waits for the checkpoint turn"),
@@ -196,6 +200,10 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.own_batch_fetched", "a batch made before the disk was lost is fetched again"),
     mark("inputs.rejoined", "a replaced replica has rejoined"),
     mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
+    mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")
+        .rare("a node is stopped in order"),
+    mark("inputs.stop_over", "a node that is to stop may end")
+        .rare("a node is stopped in order"),
     mark("inputs.checkpoint_failed", "a checkpoint was not written"),
     mark(
         "inputs.checkpoint_requested",

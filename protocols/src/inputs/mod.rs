@@ -27,6 +27,7 @@
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
+//! | stop | | `stop.rs` | | a checkpoint that any later program can continue from |
 //!
 //! # How a protocol uses it
 //!
@@ -56,6 +57,7 @@ mod recovery;
 mod rejoin;
 pub(crate) mod size;
 mod state;
+mod stop;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -85,7 +87,8 @@ pub(crate) use checkpoint::Incoming;
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
 pub(crate) use errors::{
-    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, refuses_clients, too_far_behind,
+    too_many_in_flight,
 };
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};

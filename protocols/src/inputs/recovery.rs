@@ -62,6 +62,7 @@ impl<H: Host> Inputs<H> {
             found.agreement = meta.agreement;
             self.cut.applied = checkpoint.version;
             self.cut.durable = checkpoint.version;
+            self.collection.last = checkpoint.version;
             if cx.store.published() < checkpoint.version {
                 cx.store.publish_alone(checkpoint.version);
             }

@@ -121,6 +121,9 @@ pub(crate) struct CutState<R: Rules> {
     pub skipped: SnapshotVersion,
     /// An epoch that the protocol can't reach without a peer's checkpoint.
     pub wanted: SnapshotVersion,
+    /// The last epoch that this replica could not apply because its code differs from that of the
+    /// proposer. Irrelevant once this epoch is applied.
+    pub refused: SnapshotVersion,
     /// The epoch of the store.
     pub applied: SnapshotVersion,
     pub confirmed: Confirmed,
@@ -226,6 +229,19 @@ pub(crate) struct Collection {
     pub writing: Option<CheckpointInProgress>,
     /// Whether the last checkpoint failed so recently that it is too early for another.
     pub rests: bool,
+    /// The version of the last checkpoint of this node.
+    pub last: SnapshotVersion,
+    /// `Some` from the request to stop in order on.
+    pub stop: Option<Stop>,
+}
+
+/// The progress of a stop in order: see [`Inputs::advance_stop`].
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// The number of checkpoints requested since.
+    pub checkpoints: u32,
+    /// Whether this node may end.
+    pub is_over: bool,
 }
 
 /// A checkpoint that is being written.
@@ -264,6 +280,7 @@ impl<R: Rules> CutState<R> {
             waiting: VecDeque::new(),
             skipped: SnapshotVersion::ZERO,
             wanted: SnapshotVersion::ZERO,
+            refused: SnapshotVersion::ZERO,
             confirmed: Confirmed {
                 epoch: SnapshotVersion::ZERO,
                 heads: heads.clone(),
@@ -313,6 +330,8 @@ impl<H: Host> Inputs<H> {
                 kept_from: None,
                 writing: None,
                 rests: false,
+                last: SnapshotVersion::ZERO,
+                stop: None,
             },
             waits: Backpressure::default(),
             counters: Counters::default(),
@@ -361,6 +380,7 @@ impl<H: Host> Inputs<H> {
             members: self.members(),
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
+            refused: self.refused(),
             waits_for: self.waits.late.clone(),
             counters,
         }

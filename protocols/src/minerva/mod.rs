@@ -170,6 +170,10 @@ impl Protocol for Minerva {
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
+            Input::Stop => {
+                inputs.on_stop();
+                self.start_broadcast(cx);
+            }
             Input::Resume => self.resume_epoch(cx),
             Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
@@ -180,10 +184,15 @@ impl Protocol for Minerva {
         if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx);
         }
+        self.advance_stop(cx);
     }
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn may_stop(&self) -> bool {
+        self.state.inputs.may_stop()
     }
 
     fn invariants(&self) {
@@ -252,6 +261,15 @@ impl Minerva {
         while self.state.commit.is_none() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
             self.begin_epoch(cx, epoch, cut);
+        }
+    }
+
+    /// Takes the last checkpoint before a stop, once nothing is in flight.
+    fn advance_stop(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { inputs, execution, commit, .. } = &mut self.state;
+        if inputs.is_stopping() {
+            let is_settled = execution.in_flight.is_empty() && commit.is_none();
+            inputs.advance_stop(cx, is_settled);
         }
     }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
+use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
 use crate::inputs::{self, Settings, slice_txns, within};
@@ -109,13 +110,19 @@ pub struct Rules {
     solver_nodes_max: u64,
     keep_uncommitted: bool,
     slice_txns: NonZeroUsize,
+    code: CodeDigest,
 }
 
 impl inputs::Rules for Rules {
+    fn code(&self) -> CodeDigest {
+        self.code
+    }
+
     /// Refuses if the settings were changed before an epoch proposed under the old ones was applied
     /// on this node.
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
-        (self != cut).then(|| {
+        let is_same = *self == Self { code: self.code, ..cut.clone() };
+        (!is_same).then(|| {
             format!(
                 "epoch {} was proposed under settings that differ from this node's, and must be \
                  applied under those: {cut:?}. Start all nodes with these settings, let all nodes \
@@ -128,7 +135,7 @@ impl inputs::Rules for Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Options::default().rules()
+        Options::default().rules(CodeDigest::default())
     }
 }
 
@@ -240,18 +247,19 @@ impl Options {
         }
     }
 
-    /// The settings on which the outcome of an epoch depends.
-    fn rules(&self) -> Rules {
+    /// The settings on which the outcome of an epoch depends, and the code of the procedures.
+    fn rules(&self, code: CodeDigest) -> Rules {
         Rules {
             solver: self.solver,
             solver_nodes_max: self.solver_nodes_max,
             keep_uncommitted: self.keep_uncommitted,
             slice_txns: self.slice_txns,
+            code,
         }
     }
 
-    /// The settings of the input log.
-    pub(super) fn of_inputs(&self) -> Settings<Rules> {
+    /// The settings of the input log, for procedures with this code.
+    pub(super) fn of_inputs(&self, code: CodeDigest) -> Settings<Rules> {
         Settings {
             epoch: Span::from_ms(self.epoch_ms),
             ack_everyone: self.ack_everyone,
@@ -260,7 +268,7 @@ impl Options {
             removal: Span::from_ms(self.removal_ms),
             behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
-            rules: self.rules(),
+            rules: self.rules(code),
         }
     }
 

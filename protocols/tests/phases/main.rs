@@ -47,3 +47,4 @@ mod stragglers;
 mod support;
 mod transcripts;
 mod transfer;
+mod upgrade;

@@ -21,7 +21,7 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program};
 use pangea_protocols::minerva::{Minerva, Options};
 
-use super::script::{Runs, TABLE, program, registry};
+use super::script::{Runs, TABLE, newer_registry, program, registry};
 pub use node::Node;
 use transcript::Transcript;
 use words::{Timer, Transcribed};
@@ -132,10 +132,11 @@ impl<P: Transcribed> ClusterOf<P> {
     pub fn start(&mut self, id: usize) {
         self.transcript.act(|| format!("n{id} starts"));
         let runs = Runs::default();
+        let procedures = if self.nodes[id].is_newer { newer_registry } else { registry };
         let setup = Setup {
             me: NodeId(id as u16),
             topology: self.topology.clone(),
-            registry: Arc::new(registry(&runs)),
+            registry: Arc::new(procedures(&runs)),
             options: self.options.clone(),
         };
         let node = &mut self.nodes[id];

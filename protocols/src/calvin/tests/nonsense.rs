@@ -185,7 +185,7 @@ impl Confusion {
     }
 
     fn request(&mut self, txn: TxnId) -> Request {
-        let procedure = ProcedureId(self.rng.u16(..2));
+        let procedure = [ProcedureId::of("append"), ProcedureId(1)][self.rng.usize(..2)];
         let program = Program::Call { procedure, args: Bytes::from_static(b"x") };
         let point = PointLock { table: TABLE, key: self.key(), mode: LockMode::Exclusive };
         let footprint = self.rng.bool().then(|| Footprint::new(vec![point], vec![]));

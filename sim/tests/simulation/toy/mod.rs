@@ -142,7 +142,7 @@ impl Protocol for ToyProtocol {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(_) | Input::Resume | Input::Prefetched { .. } => {}
+            Input::PeerDown(_) | Input::Stop | Input::Resume | Input::Prefetched { .. } => {}
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => {
                 self.writing.remove(&version.0);
