@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Durable, Protocol, Setup};
 use pangea_core::store::Store;
+use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 use pangea_protocols::UnknownProtocol;

@@ -135,11 +135,32 @@ fn a_newer_program_takes_a_checkpoint_of_a_peer_in_place_of_an_epoch_of_other_co
         assert_eq!(cluster.value(other, "x"), "4");
         (0..3).filter(|id| *id != late).for_each(|id| stop_in_order(&mut cluster, id));
         start_newer(&mut cluster);
-        assert_eq!(cluster.mark(late, "inputs.epoch_refused"), 1);
+        assert_eq!(cluster.mark(late, "inputs.checkpoint_installed"), 1);
         assert_eq!(refused(&cluster, late), None, "it has a peer's checkpoint");
         assert_eq!(cluster.everywhere("x"), "4");
     }
     of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// The checkpoint of one node that stopped in order is enough for all.
+#[test]
+fn newer_programs_continue_from_the_checkpoint_of_the_only_node_that_stopped_in_order() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        stop_in_order(&mut cluster, 0);
+        [1, 2].into_iter().for_each(|id| cluster.crash(id));
+        start_newer(&mut cluster);
+        for id in [1, 2] {
+            assert_eq!(cluster.mark(id, "inputs.epoch_refused"), 1);
+            assert_eq!(cluster.nodes[id].runs.count(), 0);
+        }
+        let ticket = cluster.call(1, "get x; add x 1");
+        cluster.epoch();
+        assert_eq!(cluster.result(1, ticket), "3");
+        assert_eq!(cluster.everywhere("x"), "4");
+    }
+    of::<Minerva>(rerun());
     of::<Calvin>(Calvin::by_hand());
 }
 
