@@ -224,7 +224,7 @@ mod tests {
     use pangea_core::codec::Writer;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
-    use pangea_core::workload::Call;
+    use pangea_core::workload::{Call, Reach};
     use pangea_core::workload::model::Model;
     use pangea_core::workload::registers::{Mix, encode_ops, key};
 
