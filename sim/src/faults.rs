@@ -137,6 +137,16 @@ pub enum Fault {
     FullStop {},
     /// Clients begin no transactions.
     Quiet {},
+    /// All nodes restart with a later version of their program, which has one more procedure. The
+    /// duration is the downtime of each. What their errors advise is done, until all continue.
+    Upgrade {
+        /// Whether nodes are stopped in order, and not as in a power failure.
+        #[serde(default)]
+        in_order: bool,
+        /// Whether one node restarts after the other, and not all at once.
+        #[serde(default)]
+        rolling: bool,
+    },
     /// No messages pass from some nodes to others.
     Cut {
         /// The senders.
@@ -247,6 +257,7 @@ impl Fault {
             Self::BitFlip { .. } => FaultKind::BitFlip,
             Self::FullStop {} => FaultKind::FullStop,
             Self::Quiet {} => FaultKind::Quiet,
+            Self::Upgrade { .. } => FaultKind::Upgrade,
             Self::Cut { one_way: true, .. } => FaultKind::OneWay,
             Self::Cut { from, to, one_way: false } if from.len() + to.len() < nodes => {
                 FaultKind::Partial
@@ -289,7 +300,7 @@ impl Fault {
             false => Err(format!("{what} = {number}: must be from 1 to {most}")),
         };
         match self {
-            Self::FullStop {} | Self::Quiet {} => Ok(()),
+            Self::FullStop {} | Self::Quiet {} | Self::Upgrade { .. } => Ok(()),
             Self::Crash { node, .. }
             | Self::Destroy { node }
             | Self::DiskLoss { node }
@@ -380,11 +391,13 @@ pub enum FaultKind {
     CrashAfterMark,
     /// Clients begin nothing for a while.
     Quiet,
+    /// All nodes restart with a later version of their program.
+    Upgrade,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -408,6 +421,7 @@ impl FaultKind {
         Self::FailedCheckpoint,
         Self::CrashAfterMark,
         Self::Quiet,
+        Self::Upgrade,
     ];
 
     /// The kind's name on the command line.
@@ -436,6 +450,7 @@ impl FaultKind {
             Self::FailedCheckpoint => "failed-checkpoint",
             Self::CrashAfterMark => "crash-after-mark",
             Self::Quiet => "quiet",
+            Self::Upgrade => "upgrade",
         }
     }
 
@@ -464,7 +479,8 @@ impl FaultKind {
             | Self::BitFlip
             | Self::FailedCheckpoint
             | Self::CrashAfterMark
-            | Self::Quiet => false,
+            | Self::Quiet
+            | Self::Upgrade => false,
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Counts {
     pub crashes: u64,
     /// Nodes that were replaced because their disk was lost.
     pub replaced: u64,
+    /// Upgrades for which the nodes had to run the earlier program once more.
+    pub upgrades_undone: u64,
     /// Connections lost.
     pub connections_lost: u64,
     /// Comparisons of two replicas at the same version.
@@ -115,6 +117,7 @@ impl Counts {
         self.checkpoints += other.checkpoints;
         self.crashes += other.crashes;
         self.replaced += other.replaced;
+        self.upgrades_undone += other.upgrades_undone;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
         self.given_up += other.given_up;

@@ -28,10 +28,13 @@ const LATER: &[FaultKind] = &[FaultKind::FailedCheckpoint];
 const LATER_SHARE: u64 = 4;
 
 /// Kinds that were added last.
-const NEWEST: &[FaultKind] = &[FaultKind::CrashAfterMark, FaultKind::Quiet];
+const NEWEST: &[FaultKind] =
+    &[FaultKind::CrashAfterMark, FaultKind::Quiet, FaultKind::Upgrade];
 /// The most of each in a run. Of the waits for a mark, most last until the end of the run.
 const MARKS_MAX: u64 = 12;
 const QUIET_MAX: u64 = 3;
+/// How many of a thousand runs have an upgrade.
+const UPGRADES_PER_MILLE: u64 = 150;
 /// The most disks that are lost besides those among the usual faults.
 const LOSSES_MAX: u64 = 3;
 /// How often a node counts a usual mark before it crashes, at most.
@@ -49,6 +52,8 @@ pub struct Dice {
     pub later: SimRng,
     /// Draws everything that was added after that.
     pub newest: SimRng,
+    /// Draws upgrades.
+    pub upgrades: SimRng,
 }
 
 impl Dice {
@@ -58,6 +63,7 @@ impl Dice {
             usual: SimRng::fork(seed, "faults", 0),
             later: SimRng::fork(seed, "later faults", 0),
             newest: SimRng::fork(seed, "newest faults", 0),
+            upgrades: SimRng::fork(seed, "upgrades", 0),
         }
     }
 }
@@ -72,7 +78,7 @@ pub fn draw(
     duration: Span,
     marks: &[Mark],
 ) -> Vec<Rule> {
-    let Dice { usual, later, newest } = dice;
+    let Dice { usual, later, newest, upgrades } = dice;
     let is_newest = |kind: &FaultKind| NEWEST.contains(kind);
     let (last, others): (Vec<FaultKind>, Vec<FaultKind>) =
         allowed.iter().copied().partition(is_newest);
@@ -92,6 +98,12 @@ pub fn draw(
         rules.extend(draw_of(newest, &[FaultKind::DiskLoss], most, nodes, duration));
     }
     for kind in last {
+        if kind == FaultKind::Upgrade {
+            if faults_max > 0 && (others.is_empty() || upgrades.chance(UPGRADES_PER_MILLE)) {
+                rules.extend(draw_one(upgrades, kind, nodes, duration));
+            }
+            continue;
+        }
         if others.is_empty() || newest.chance(500) {
             rules.extend(draw_newest(newest, kind, faults_max, nodes, duration, marks));
         }
@@ -136,6 +148,14 @@ fn draw_newest(
         Rule { at_ms, lasts_ms, fault: Fault::CrashAfterMark { node, mark, times, after_effects } }
     };
     (0..count).map(rule).collect()
+}
+
+/// Draws one fault of a kind, in the first half of the run.
+fn draw_one(dice: &mut SimRng, kind: FaultKind, nodes: usize, duration: Span) -> Option<Rule> {
+    let all_ms = duration.us / 1_000;
+    let at_ms = dice.between(0, all_ms / 2);
+    let (fault, lasts_ms) = draw_fault(dice, kind, nodes)?;
+    Some(Rule { at_ms, lasts_ms: lasts_ms.min(all_ms - at_ms), fault })
 }
 
 /// Draws at most `faults_max` faults of these kinds.
@@ -218,6 +238,10 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
         }
         FaultKind::FailedCheckpoint => (Fault::FailedCheckpoint { node }, length_ms),
         FaultKind::Quiet => (Fault::Quiet {}, length_ms),
+        FaultKind::Upgrade => {
+            let (in_order, rolling) = (dice.chance(500), dice.chance(500));
+            (Fault::Upgrade { in_order, rolling }, down_ms.min(DOWN_MS.1))
+        }
         FaultKind::CrashAfterMark => unreachable!("a mark is drawn with it"),
         FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),
         FaultKind::LyingClock => (Fault::LyingClock { node, by_ms: by_ms() }, length_ms),

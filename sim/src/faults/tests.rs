@@ -65,6 +65,7 @@ fn what_is_drawn_is_of_its_kind_and_within_bounds_and_ends_in_time() {
                 usual: fork(kind.name()),
                 later: fork("later"),
                 newest: fork("newest"),
+                upgrades: fork("upgrades"),
             };
             let rules = draw(dice, &[kind], 500, nodes, duration, &MARKS);
             assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));

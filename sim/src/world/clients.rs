@@ -201,7 +201,8 @@ impl<P: Protocol> World<P> {
         // Sessions read the local store and are refused while it is incomplete.
         let reads_store = matches!(self.history[op].how, CallKind::Snapshot | CallKind::Certified);
         let is_replaced = self.nodes[node.index()].is_replaced;
-        if !self.is_running(node) || (reads_store && is_replaced) {
+        let is_stopping = self.nodes[node.index()].stop_by.is_some();
+        if !self.is_running(node) || is_stopping || (reads_store && is_replaced) {
             self.send_outcome(op, End::Refused);
             return;
         }

@@ -182,6 +182,10 @@ impl<P: Protocol> World<P> {
                 self.faults.quiet += 1;
                 Some(FaultEnd::Quiet)
             }
+            Fault::Upgrade { in_order, rolling } => {
+                self.begin_upgrade(in_order, rolling, ends.since(self.now));
+                None
+            }
             Fault::Cut { from, to, one_way } => Some(self.cut(&from, &to, one_way)),
             Fault::Flap { between: [a, b], times } => {
                 let each = ends.since(self.now).us / times.max(1);
@@ -265,6 +269,7 @@ impl<P: Protocol> World<P> {
             | Fault::FullStop {}
             | Fault::CrashAfterMark { .. }
             | Fault::Quiet {}
+            | Fault::Upgrade { .. }
             | Fault::Cut { .. }
             | Fault::Flap { .. }
             | Fault::SlowLink { .. }

@@ -15,7 +15,7 @@
 //!
 //! `node` runs protocol steps and carries effects out. `links` manages connections. `network`
 //! decides when a message arrives. `clients` invokes operations and records results. `faults`
-//! begins and ends faults. `watch` advances the phases and compares replicas.
+//! begins and ends faults. `upgrade` restarts nodes with other programs. `watch` advances the phases and compares replicas.
 
 mod clients;
 mod cold;
@@ -26,6 +26,7 @@ mod network;
 mod node;
 mod pool;
 mod queue;
+mod upgrade;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ use master_terms::MasterTerms;
 use network::{ConnectionId, Flight, Network};
 use node::Node;
 use queue::Queue;
+use upgrade::Upgrade;
 
 /// The maximum number of events in a run, far above any normal run, so that a livelock ends.
 const EVENTS_MAX: u64 = 50_000_000;
@@ -102,6 +104,8 @@ enum Event<P: Protocol> {
     Lose { a: NodeId, b: NodeId },
     /// A fault ends.
     FaultEnd(FaultEnd),
+    /// The operator who upgrades the nodes looks after them.
+    Operator,
     /// The watch checks progress.
     Watch,
 }
@@ -129,6 +133,7 @@ pub struct World<P: Protocol> {
     network: Network,
     clients: Clients,
     faults: Faults,
+    upgrade: Upgrade,
     history: History,
     trace: Trace,
     counts: Counts,
@@ -185,6 +190,7 @@ impl<P: Protocol> World<P> {
             network: Network::new(&topology, SimRng::fork(seed, "network", 0)),
             clients: Clients::new(settings, &workload, &topology),
             faults: Faults::new(seed),
+            upgrade: Upgrade::default(),
             history: History::default(),
             trace: Trace::new(settings.lines),
             counts: Counts::default(),
@@ -248,6 +254,7 @@ impl<P: Protocol> World<P> {
             Event::Break(rule) => self.on_break(rule),
             Event::Lose { a, b } => self.lose(a, b),
             Event::FaultEnd(end) => self.on_fault_end(end),
+            Event::Operator => self.on_operator(),
             Event::Watch => self.on_watch(),
         }
     }

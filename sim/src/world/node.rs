@@ -59,6 +59,12 @@ pub(super) struct Node<P: Protocol> {
     pub(super) running: Option<Running<P>>,
     /// Whether the node was stopped permanently.
     pub(super) is_destroyed: bool,
+    /// The version of its program: the number of procedures that were added.
+    pub(super) program: u32,
+    /// Whether the node has stopped because it needs another program.
+    pub(super) has_refused: bool,
+    /// The node is being stopped in order, until this time at most.
+    pub(super) stop_by: Option<Timestamp>,
     /// Whether the node replaces one whose disk was lost and has not yet rejoined.
     pub(super) is_replaced: bool,
     /// Whether the node has ever published a version, which ends its part in the cluster's first
@@ -127,6 +133,9 @@ impl<P: Protocol> Node<P> {
             life: 0,
             running: None,
             is_destroyed: false,
+            program: 0,
+            has_refused: false,
+            stop_by: None,
             is_replaced: false,
             has_begun: false,
             damaged: None,
@@ -210,12 +219,14 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
+        node.has_refused = false;
         self.master_terms.histories.on_start(id);
         let node = &mut self.nodes[id.index()];
         node.clock.restart();
         if let Some(before) = node.damaged.take() {
             self.notice_damage(id, &before);
         }
+        let registry = self.registry_of(self.nodes[id.index()].program);
         let node = &mut self.nodes[id.index()];
         let (store, cold) = node.new_store();
         let recovered = node.disk.recover(store);
@@ -224,7 +235,7 @@ impl<P: Protocol> World<P> {
         let setup = Setup {
             me: id,
             topology: self.topology.clone(),
-            registry: self.registry.clone(),
+            registry,
             options: self.options.clone(),
         };
         let records = durable.records.len() as u64;
@@ -259,6 +270,7 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         node.crash_after = None;
         node.held_fsync = None;
+        node.stop_by = None;
         let Some(running) = node.running.take() else { return };
         node.life += 1;
         let lost = node.disk.crash(&mut node.disk_dice);
@@ -391,6 +403,10 @@ impl<P: Protocol> World<P> {
                 return;
             }
             self.effect(id, life, effect);
+            if self.alive(id, life).is_none() {
+                // It has stopped itself.
+                return;
+            }
         }
         self.start_fsync(id, life);
         let now = self.now;
@@ -463,7 +479,7 @@ impl<P: Protocol> World<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.on_master_term(id, (shard, from), master_term, is_final);
             }
-            Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
+            Effect::Stop { reason } => self.on_stopped(id, &reason),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
                 self.on_mark(id, name);
             }

@@ -19,3 +19,4 @@ mod runs;
 mod scenarios;
 mod toy;
 mod toy_runs;
+mod upgrades;
