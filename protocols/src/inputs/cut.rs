@@ -63,6 +63,10 @@ impl<H: Host> Inputs<H> {
             // Cuts that were fixed by a master are proposed first.
             return H::lead(self, cx);
         }
+        if self.is_refusing() {
+            // Each cut under this code would be one more for which nodes must change their programs.
+            return;
+        }
         let term = self.agreement().term();
         if self.cut.term != term && self.cut.undecided() > 0 {
             cx.mark("inputs.proposals_lost");
@@ -341,7 +345,10 @@ impl<H: Host> Inputs<H> {
         if self.cut.refused < epoch {
             cx.mark("inputs.epoch_refused");
             self.cut.refused = epoch;
-            self.want_checkpoint(epoch);
+            // A checkpoint before the end of a master's fixed cuts would make it discard the rest,
+            // whose transactions it has acknowledged.
+            let fixed = H::last_early(self).unwrap_or_default();
+            self.want_checkpoint(epoch.max(fixed));
         }
         if self.replica.topology.node_count() == 1 {
             self.refused().into_iter().for_each(|why| cx.stop(why));
@@ -350,8 +357,12 @@ impl<H: Host> Inputs<H> {
 
     /// Why this replica can't continue on its own, if its code differs from that of an epoch.
     pub(crate) fn refused(&self) -> Option<String> {
-        let cut = &self.cut;
-        (cut.refused > cut.applied).then(|| other_code(&self.replica, cut.refused))
+        self.is_refusing().then(|| other_code(&self.replica, self.cut.refused))
+    }
+
+    /// Whether this replica refuses an epoch because its code differs.
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.cut.refused > self.cut.applied
     }
 
     /// The batches between the previous cut and this one, ordered by source and then by number.

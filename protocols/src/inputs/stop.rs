@@ -55,7 +55,8 @@ impl<H: Host> Inputs<H> {
         if is_outside || has_failed || stop.checkpoints == CHECKPOINTS_MAX {
             return self.end_stop(cx);
         }
-        if self.can_decide() && !(is_settled && self.is_caught_up()) {
+        let may_settle = self.can_decide() && !self.is_stuck();
+        if may_settle && !(is_settled && self.is_caught_up()) {
             return;
         }
         if is_covered && self.cut.installed.is_none() {
@@ -83,13 +84,16 @@ impl<H: Host> Inputs<H> {
         connected + 1 >= self.replica.topology.majority()
     }
 
-    /// Whether every cut that this replica knows or has proposed is applied and confirmed, or needs
-    /// a peer's checkpoint, which the next program can ask for as well.
+    /// Whether this replica needs a peer's checkpoint, which the next program can ask for as well.
+    fn is_stuck(&self) -> bool {
+        self.cut.lacks_cuts() || self.is_refusing()
+    }
+
+    /// Whether every cut that this replica knows or has proposed is applied and confirmed.
     fn is_caught_up(&self) -> bool {
         let cut = &self.cut;
-        let is_stuck = cut.lacks_cuts() || cut.refused > cut.applied;
-        let is_decided = self.cut.undecided() == 0 || !self.agreement().is_leader();
+        let is_decided = cut.undecided() == 0 || !self.agreement().is_leader();
         let is_applied = cut.waiting.is_empty() && cut.confirmed.epoch == cut.applied;
-        is_stuck || is_decided && is_applied && H::last_early(self).is_none_or(|e| e <= cut.applied)
+        is_decided && is_applied && H::last_early(self).is_none_or(|early| early <= cut.applied)
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   forward: each node stops, in order or as in a power failure, and starts with the new program
 //!      |
-//!      +--> all run it, and none refuses an epoch: over
+//!      +--> all run it, and none refuses an epoch for long
 //!      +--> some refuse: what their error advises. Back: all start with the earlier program, which
 //!           runs the epochs. Then all stop in order, and forward again
 //! ```
@@ -20,8 +20,8 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Context, Procedure, Registry, Stop};
 use pangea_core::workload;
 
-use super::World;
 use super::node::Node;
+use super::{Event, World};
 use crate::trace::Outside;
 
 /// The interval at which the operator looks after the nodes.
@@ -33,7 +33,7 @@ const PATIENCE: Span = Span::from_ms(3_000);
 /// The downtime of a node that the operator restarts with the earlier program.
 const DOWN: Span = Span::from_ms(20);
 /// The maximum number of times that the operator goes back to the earlier program.
-const BACK_MAX: u32 = 2;
+const BACK_MAX: u32 = 3;
 
 /// The upgrade in progress.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub(super) struct Upgrade {
     down: Span,
     /// The nodes that still have to be stopped.
     left: Vec<NodeId>,
-    /// When the last node was restarted, or something was wrong.
+    /// When the last node was restarted, or when no node refused an epoch.
     since: Timestamp,
     /// How often the operator went back to the earlier program.
     back: u32,
@@ -56,8 +56,9 @@ pub(super) struct Upgrade {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
-    Over,
-    /// Nodes restart with the new program.
+    None,
+    /// Nodes restart with the new program, and then run it. A node that was disconnected may learn
+    /// of an epoch that it refuses at any later time.
     Forward,
     /// All nodes run the earlier program again.
     Back,
@@ -89,7 +90,8 @@ impl<P: Protocol> World<P> {
 
     /// Begins an upgrade, unless one is in progress.
     pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
-        if self.upgrade.stage != Stage::Over {
+        let is_first = self.upgrade.stage == Stage::None;
+        if !is_first && !self.is_upgraded() {
             return;
         }
         let program = self.upgrade.program + 1;
@@ -97,24 +99,40 @@ impl<P: Protocol> World<P> {
         let (stage, since) = (Stage::Forward, self.now);
         self.upgrade =
             Upgrade { program, stage, is_in_order, is_rolling, down, left, since, back: 0 };
-        self.queue.push(self.now, super::Event::Operator);
+        if is_first {
+            self.queue.push(self.now, Event::Operator);
+        }
+    }
+
+    /// Whether all nodes run the newest program, and none refuses an epoch.
+    fn is_upgraded(&self) -> bool {
+        let is_done = |node: &Node<P>| {
+            node.is_destroyed
+                || node.program == self.upgrade.program
+                    && node.stop_by.is_none()
+                    && !Self::refuses(node)
+        };
+        self.upgrade.left.is_empty() && self.nodes.iter().all(is_done)
     }
 
     /// The operator's next look.
     pub(super) fn on_operator(&mut self) {
         self.end_stops();
         match self.upgrade.stage {
-            Stage::Over => return,
+            Stage::None => return,
             Stage::Forward if !self.upgrade.left.is_empty() => self.stop_next(),
-            Stage::Forward => self.look_forward(),
+            Stage::Forward if self.is_upgraded() => self.upgrade.since = self.now,
+            Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
+                self.go_back();
+            }
             Stage::Back if self.has_waited() => {
                 self.upgrade.stage = Stage::Forward;
                 (self.upgrade.is_in_order, self.upgrade.is_rolling) = (true, false);
                 self.upgrade.left = self.topology.node_ids().collect();
             }
-            Stage::Back => {}
+            Stage::Forward | Stage::Back => {}
         }
-        self.queue.push(self.now + LOOK, super::Event::Operator);
+        self.queue.push(self.now + LOOK, Event::Operator);
     }
 
     fn has_waited(&self) -> bool {
@@ -169,21 +187,13 @@ impl<P: Protocol> World<P> {
         if !is_running && !node.is_destroyed {
             // It may be down because of another fault, which has also scheduled its start.
             let life = node.life;
-            self.queue.push(at, super::Event::Start { node: id, life });
+            self.queue.push(at, Event::Start { node: id, life });
         }
         self.upgrade.since = self.now;
     }
 
-    /// Looks whether the nodes that run the new program continue.
-    fn look_forward(&mut self) {
-        if !self.nodes.iter().all(Self::is_up) && !self.has_waited() || !self.has_waited() {
-            return;
-        }
-        if !self.nodes.iter().any(Self::refuses) {
-            self.trace.event(self.now, Outside, "upgraded", [0, 0], String::new);
-            self.upgrade.stage = Stage::Over;
-            return;
-        }
+    /// Starts all nodes with the earlier program.
+    fn go_back(&mut self) {
         self.upgrade.back += 1;
         if self.upgrade.back > BACK_MAX {
             let story = "nodes refuse epochs although their errors' advice was followed";

@@ -5,7 +5,8 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Replication};
 use pangea_protocols::minerva::{self, Minerva};
-use pangea_sim::{Fault, FaultKind, Report, Rule, Settings};
+use pangea_sim::faults::{Fault, Rule};
+use pangea_sim::{FaultKind, Report, Settings};
 
 use crate::runs::clean;
 
