@@ -224,9 +224,9 @@ mod tests {
     use pangea_core::codec::Writer;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
-    use pangea_core::workload::{Call, Reach};
     use pangea_core::workload::model::Model;
     use pangea_core::workload::registers::{Mix, encode_ops, key};
+    use pangea_core::workload::{Call, Reach};
 
     fn registers() -> Registers {
         Registers::new(Mix::Ranges, &Default::default()).unwrap()

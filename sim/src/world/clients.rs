@@ -209,10 +209,7 @@ impl<P: Protocol> World<P> {
         match self.history[op].how {
             CallKind::Ordered => self.submit(op),
             CallKind::Strict => self.submit_request(op, Request::Fresh),
-            CallKind::Snapshot => {
-                self.note_floor(op);
-                self.read_now(op);
-            }
+            CallKind::Snapshot => self.read_now(op),
             CallKind::Certified => self.prepare(op),
         }
     }
@@ -254,7 +251,8 @@ impl<P: Protocol> World<P> {
         (pin, run)
     }
 
-    /// Notes what a node has told its clients when a program arrives that only reads.
+    /// Notes what a node has told its clients when a program arrives that only reads. Sessions read
+    /// the store past the protocol, which may have told of more: a frozen replica is answered for.
     fn note_floor(&mut self, op: OpId) {
         let Operation { node, call, .. } = &self.history[op];
         let running = self.nodes[node.index()].running.as_ref();
