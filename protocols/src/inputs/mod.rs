@@ -152,6 +152,14 @@ pub(crate) struct Settings<R> {
     pub rules: R,
 }
 
+impl<R> Settings<R> {
+    /// The number of epochs, and their size in bytes, for which data is retained for a replica that
+    /// is not a member.
+    pub(crate) fn retained_max(&self) -> (u64, u64) {
+        (self.cuts_kept, self.behind_bytes)
+    }
+}
+
 /// Deserializes a number that must be from `LEAST` to `MOST`. With a number outside this range a
 /// node would start but not work.
 pub(crate) fn within<'de, const LEAST: u64, const MOST: u64, D, T>(
