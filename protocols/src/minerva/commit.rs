@@ -32,6 +32,7 @@ use pangea_core::txn::{Footprint, Outcome, Program};
 
 use super::batch::{Batch, ExecutionMode, TxnRecord};
 use super::chains::{self, Chain, Entry};
+use super::conflict_graph::{self, ConflictGraph, Limit};
 use super::conflict_keys::first_run;
 use super::contention::Change;
 use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
@@ -40,7 +41,7 @@ use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
-use super::{Cut, Minerva, conflict_graph};
+use super::{Cut, Minerva};
 use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
@@ -288,12 +289,17 @@ impl Minerva {
         cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
         cx.end_work(CpuStage::Stale, optimistic);
-        let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
-        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
-        mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
+        let mut candidates: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut candidates));
+        mutate!(ModeDecides: () => if self.state.contention.is_high() { candidates.clear() });
         cx.begin_work();
-        let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
+        let limit = Limit(options.conflicts_max);
+        let ConflictGraph { vertices, edges } =
+            conflict_graph::build(pool, entries, &chains, &candidates, limit);
         cx.end_work(CpuStage::Graph, optimistic);
+        if vertices.len() < candidates.len() {
+            cx.mark("minerva.crowded");
+        }
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
         cx.begin_work();

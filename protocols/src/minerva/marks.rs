@@ -39,6 +39,10 @@ const OWN: &[Mark] = &[
     // §3.5 to §3.7, deterministic commit.
     mark("minerva.stale", "a transaction is stale"),
     mark("minerva.conflicting", "a transaction is conflicting"),
+    mark(
+        "minerva.crowded",
+        "a chain is in no set, because a key has too many conflicts for the graph",
+    ),
     mark("minerva.solver_unproven", "the exact solver exhausts its budget")
         .rare("a graph that no reduction solves must meet a budget of one node"),
     mark(
