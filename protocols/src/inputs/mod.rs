@@ -84,6 +84,7 @@ pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub(crate) use cut::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
 pub(crate) use errors::{
     IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
 };

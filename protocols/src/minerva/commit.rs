@@ -132,13 +132,20 @@ fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
 }
 
 impl Minerva {
-    /// Begins `epoch`, whose batches have all arrived.
-    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+    /// Begins `epoch`, whose batches have all arrived. Returns the number of its transactions.
+    pub(super) fn begin_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+    ) -> usize {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         let batches = self.state.inputs.batches_of(&cut);
+        let txns = batches.iter().map(|batch| batch.records.len()).sum();
         if let Some(resolution) = self.state.logged.remove(&epoch) {
-            return self.replay(cx, &cut, &batches, resolution);
+            self.replay(cx, &cut, &batches, resolution);
+            return txns;
         }
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
@@ -158,6 +165,7 @@ impl Minerva {
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
         self.resume_epoch(cx);
+        txns
     }
 
     /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.

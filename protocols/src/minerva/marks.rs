@@ -52,6 +52,7 @@ const OWN: &[Mark] = &[
     mark("minerva.doomed", "a transaction read the writes of one that was re-executed"),
     mark("minerva.cascade", "a transaction that became invalid for that reason is re-executed"),
     mark("minerva.epoch_in_slices", "an ordered queue is run in slices"),
+    mark("minerva.cuts_in_steps", "the cuts that are ready are applied in several steps"),
     mark("minerva.second_pass", "a transaction of the ordered queue leaves its footprint"),
     // §4, high contention.
     mark("minerva.high_contention_entered", "the replica enters high-contention mode"),

@@ -99,10 +99,12 @@ enum Profile {
     Masters,
     /// Little memory for rows.
     Cold,
+    /// Many clients, and a connection that is cut for two seconds, perhaps the coordinator's.
+    Severed,
 }
 
 impl Profile {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -120,6 +122,7 @@ impl Profile {
         Self::Replaced,
         Self::Masters,
         Self::Cold,
+        Self::Severed,
     ];
 
     /// The profiles that are tried first for a bug.
@@ -160,6 +163,7 @@ impl Profile {
             Bug::LoggedInQueueOrder => &[Self::Notes],
             Bug::EvictedUnchecked | Bug::ColdIsAbsent | Bug::HeldForgotten => &[Self::Cold],
             Bug::DoomedTooMuch => &[Self::Apart],
+            Bug::StepsUnbounded => &[Self::Severed],
             Bug::ReadersDoNotWait
             | Bug::WritersDoNotWait
             | Bug::OwnChainsFirst
@@ -226,6 +230,7 @@ impl Profile {
                 (Settings { rules: Some(replaced(seed)), duration, ..any }, small)
             }
             Self::Masters => (Settings { rules: Some(masters(seed)), ..any }, small),
+            Self::Severed => (severed(any), Options::default()),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }
@@ -287,6 +292,17 @@ fn ambush(seed: u64) -> Vec<Rule> {
         Rule { at_ms: lost_ms, lasts_ms: 0, fault: Fault::Destroy { node: Target::Node(source) } },
         Rule { at_ms: lost_ms, lasts_ms: 500, fault: Fault::Crash { node, after_effects: 1 } },
     ]
+}
+
+/// Nodes that are near each other serve many clients. One connection is cut, and the other replica
+/// still sends its batches. If the cut node lacks the coordinator, it gets all cuts at once when
+/// the world is healed.
+fn severed(any: Settings) -> Settings {
+    let (a, b) = [(0, 1), (0, 2), (1, 2)][(any.seed % 3) as usize];
+    let fault = Fault::Cut { from: vec![a], to: vec![b], one_way: false };
+    let rules = Some(vec![Rule { at_ms: 500, lasts_ms: 2_000, fault }]);
+    let one_way_max = Span::from_ms(10);
+    Settings { rules, clients_per_node: 30, lists: 300, one_way_max, ..any }
 }
 
 /// A node loses its disk three times: while the coordinator is paused, while its messages are lost,

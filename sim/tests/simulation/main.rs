@@ -16,5 +16,6 @@ mod register_runs;
 mod rejoin_runs;
 mod runs;
 mod scenarios;
+mod steps;
 mod toy;
 mod toy_runs;
