@@ -128,6 +128,7 @@ bugs! {
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
     RoundRobinDiffers, "round-robin-differs", "Each node begins each round with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
+    StepsUnbounded, "steps-unbounded", "A replica applies all cuts that are ready in one step.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure does not wait.";
     FrozenTogether, "frozen-together",
         "Replicas are frozen for checkpoints without the checkpoint turn.";

@@ -93,7 +93,7 @@ fn stale_ranges(decided: Decided) -> (Decided, Vec<bool>) {
 
 fn graph(decided: Decided) -> (Decided, Vec<(u32, u32)>) {
     let Decided { epoch, chains, vertices, .. } = black_box(&decided);
-    let edges = epoch.edges(&Sequential, chains, vertices);
+    let (_, edges) = epoch.graph(&Sequential, chains, vertices);
     (decided, edges)
 }
 

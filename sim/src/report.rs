@@ -32,6 +32,8 @@ pub struct Counts {
     pub gave_up_waiting: u64,
     /// Protocol steps.
     pub steps: u64,
+    /// The most transactions that one step handled.
+    pub step_txns_max: u64,
     /// Messages sent.
     pub messages: u64,
     /// Messages that did not arrive.
@@ -109,6 +111,7 @@ impl Counts {
         self.ambiguous += other.ambiguous;
         self.gave_up_waiting += other.gave_up_waiting;
         self.steps += other.steps;
+        self.step_txns_max = self.step_txns_max.max(other.step_txns_max);
         self.messages += other.messages;
         self.messages_lost += other.messages_lost;
         self.bytes += other.bytes;
@@ -156,6 +159,7 @@ impl fmt::Display for Counts {
         write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;
         write!(f, "{records} records, {checkpoints} checkpoints, ")?;
         writeln!(f, "{digests_compared} replica comparisons")?;
+        writeln!(f, "  longest     {} transactions in one step", self.step_txns_max)?;
         if self.given_up > 0 || self.pins_lost > 0 {
             let Self { given_up, pins_lost, .. } = self;
             writeln!(f, "  given up    {given_up} operations, {pins_lost} open snapshots")?;

@@ -22,10 +22,24 @@ use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
 use crate::agreement::{self, Ready, Refused};
 use crate::replica::kind;
-use crate::streams::{Bid, BufferedBatch, Heads, Streams};
+use crate::streams::{Bid, BufferedBatch, Heads, SourceLog, Streams};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
+
+/// After this number of transactions of small epochs a step begins no other epoch: a replica may
+/// learn of a hundred cuts at once, and urgent inputs must not wait for all of them.
+pub(crate) const STEP_TXNS_MAX: usize = 64;
+
+/// The number of transactions that an epoch counts as, in addition to its own: an epoch without any
+/// is published, too.
+pub(crate) const EPOCH_COUNTS_AS: usize = 1;
+
+/// A cut contains at most this number of new transactions of each source, but at least one batch.
+/// Each replica validates an epoch in one step. After a pause of the coordinator its first cuts
+/// would otherwise contain everything that was accepted in the meantime. With the usual epochs this
+/// is 270,000 transactions a second of each source.
+const CUT_TXNS_MAX: u64 = 4_096;
 
 /// A removed replica is readmitted when it is at most this many epochs behind.
 const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
@@ -84,7 +98,7 @@ impl<H: Host> Inputs<H> {
             None => self.membership_changes(cx),
         };
         let streams = &self.streams;
-        let heads = mutate!(CutPastGap: streams.available.clone() => cut_past_gap(streams));
+        let heads = mutate!(CutPastGap: self.next_heads() => cut_past_gap(streams));
         let turn = H::next_turn(self, cx);
         let is_turn_news = H::is_turn_news(self, turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
@@ -105,6 +119,16 @@ impl<H: Host> Inputs<H> {
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
+    }
+
+    /// The available heads, or earlier ones if a cut up to those would be too large.
+    fn next_heads(&self) -> Heads {
+        let (available, cut) = (&self.streams.available, &self.cut);
+        let next = |(source, log): (usize, &SourceLog<H::Batch>)| {
+            let before = cut.proposed[source].max(cut.last_head(NodeId(source as u16)));
+            log.head_within(before, available[source], CUT_TXNS_MAX)
+        };
+        self.streams.logs.iter().enumerate().map(next).collect()
     }
 
     /// Records that another log has reached an epoch.

@@ -63,6 +63,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.own_batch_from_another", "a peer sends a batch of this replica's own log")
         .rare("a batch made before the disk was lost arrives twice"),
     mark("inputs.batch_after_gap", "a batch arrives before an earlier one of its source"),
+    mark("inputs.too_much_ahead", "a batch is not buffered, because many bytes are behind a gap")
+        .never("batches of a simulated run are small"),
     mark("inputs.batch_far_ahead", "a batch is too far ahead to be buffered")
         .never("65,536 batches would have to be in flight"),
     mark("inputs.batch_out_of_sequence", "a batch does not continue its log").never(LOST_LOG),

@@ -86,6 +86,7 @@ pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub(crate) use cut::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
 pub(crate) use errors::{
     IN_FLIGHT_MAX, not_rejoined, outcome_unknown, refuses_clients, too_far_behind,
     too_many_in_flight,
@@ -153,6 +154,14 @@ pub(crate) struct Settings<R> {
     pub cuts_kept: u64,
     /// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
     pub rules: R,
+}
+
+impl<R> Settings<R> {
+    /// The number of epochs, and their size in bytes, for which data is retained for a replica that
+    /// is not a member.
+    pub(crate) fn retained_max(&self) -> (u64, u64) {
+        (self.cuts_kept, self.behind_bytes)
+    }
 }
 
 /// Deserializes a number that must be from `LEAST` to `MOST`. With a number outside this range a

@@ -32,6 +32,7 @@ use pangea_core::txn::{Footprint, Outcome, Program};
 
 use super::batch::{Batch, ExecutionMode, TxnRecord};
 use super::chains::{self, Chain, Entry};
+use super::conflict_graph::{self, ConflictGraph, Limit};
 use super::conflict_keys::first_run;
 use super::contention::Change;
 use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
@@ -40,7 +41,7 @@ use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
-use super::{Cut, Minerva, conflict_graph};
+use super::{Cut, Minerva};
 use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
@@ -131,13 +132,20 @@ fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
 }
 
 impl Minerva {
-    /// Begins `epoch`, whose batches have all arrived.
-    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+    /// Begins `epoch`, whose batches have all arrived. Returns the number of its transactions.
+    pub(super) fn begin_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+    ) -> usize {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         let batches = self.state.inputs.batches_of(&cut);
+        let txns = batches.iter().map(|batch| batch.records.len()).sum();
         if let Some(resolution) = self.state.logged.remove(&epoch) {
-            return self.replay(cx, &cut, &batches, resolution);
+            self.replay(cx, &cut, &batches, resolution);
+            return txns;
         }
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
@@ -157,6 +165,7 @@ impl Minerva {
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
         self.resume_epoch(cx);
+        txns
     }
 
     /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
@@ -288,12 +297,17 @@ impl Minerva {
         cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
         cx.end_work(CpuStage::Stale, optimistic);
-        let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
-        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
-        mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
+        let mut candidates: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut candidates));
+        mutate!(ModeDecides: () => if self.state.contention.is_high() { candidates.clear() });
         cx.begin_work();
-        let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
+        let limit = Limit(options.conflicts_max);
+        let ConflictGraph { vertices, edges } =
+            conflict_graph::build(pool, entries, &chains, &candidates, limit);
         cx.end_work(CpuStage::Graph, optimistic);
+        if vertices.len() < candidates.len() {
+            cx.mark("minerva.crowded");
+        }
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
         cx.begin_work();

@@ -99,10 +99,11 @@ mod write_set_codec;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
-use crate::inputs::{Configuration, Event, Host, RejoinState};
+use crate::inputs::{Configuration, EPOCH_COUNTS_AS, Event, Host, RejoinState, STEP_TXNS_MAX};
 use crate::{presence, streams, transfer};
 use batch::Batch;
 use contention::Change;
@@ -261,11 +262,16 @@ impl Minerva {
         self.state.inputs.cut.undecided() > 0
     }
 
-    /// Applies the cuts whose batches have all arrived, in order.
+    /// Applies the cuts whose batches have all arrived, in order, until [`STEP_TXNS_MAX`] stops it.
     fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
+        let mut begun = 0;
         while self.state.commit.is_none() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
-            self.begin_epoch(cx, epoch, cut);
+            if mutate!(StepsUnbounded: begun >= STEP_TXNS_MAX => false) {
+                cx.mark("minerva.cuts_in_steps");
+                return cx.resume();
+            }
+            begun += EPOCH_COUNTS_AS + self.begin_epoch(cx, epoch, cut);
         }
     }
 

@@ -29,6 +29,10 @@ pub struct Options {
     /// The number of nodes of the search tree that the exact solver may visit in one epoch.
     #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
     pub solver_nodes_max: u64,
+    /// The number of conflicts in one epoch that a key may have for each access to it. The
+    /// independent set is searched without the losers of a key with more.
+    #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
+    pub conflicts_max: u64,
     /// Whether replicas stop optimistic execution when most of it is wasted (§4).
     pub high_contention_mode: bool,
     /// The percentage of re-executed transactions above which it counts as wasted.
@@ -108,6 +112,7 @@ pub(super) const VARIANTS: &[Variant] = &[
 pub struct Rules {
     solver: Solver,
     solver_nodes_max: u64,
+    conflicts_max: u64,
     keep_uncommitted: bool,
     slice_txns: NonZeroUsize,
     code: CodeDigest,
@@ -167,6 +172,7 @@ impl Default for Options {
             batch_bytes: 4 << 20,
             solver: Solver::Exact,
             solver_nodes_max: super::independent_set::BUDGET_NODES,
+            conflicts_max: super::conflict_graph::CONFLICTS_MAX,
             high_contention_mode: true,
             high_contention_percent: 50,
             high_contention_ms: 200,
@@ -244,6 +250,7 @@ impl Options {
             rerun_on_restart: rng.bool(),
             // Drawn last, so that the draws before stay the same.
             behind_bytes: one_of(rng, &[20_000, 256 << 20]),
+            conflicts_max: one_of(rng, &[1, super::conflict_graph::CONFLICTS_MAX]),
         }
     }
 
@@ -252,6 +259,7 @@ impl Options {
         Rules {
             solver: self.solver,
             solver_nodes_max: self.solver_nodes_max,
+            conflicts_max: self.conflicts_max,
             keep_uncommitted: self.keep_uncommitted,
             slice_txns: self.slice_txns,
             code,

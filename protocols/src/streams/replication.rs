@@ -90,7 +90,7 @@ impl<H: Host> Streams<H> {
             cx.mark("inputs.batch_from_another");
         }
         let log = &mut self.logs[source.index()];
-        if let Some(refused) = log.refuses(&batch) {
+        if let Some(refused) = log.refuses(&batch, bytes.len()) {
             cx.mark(refused);
             return None;
         }

@@ -15,7 +15,8 @@
 //!
 //! `node` runs protocol steps and carries effects out. `links` manages connections. `network`
 //! decides when a message arrives. `clients` invokes operations and records results. `faults`
-//! begins and ends faults. `upgrade` restarts nodes with other programs. `watch` advances the phases and compares replicas.
+//! begins and ends faults. `upgrade` restarts nodes with other programs. `watch` advances the
+//! phases and compares replicas. `steps` limits the length of a step.
 
 mod clients;
 mod cold;
@@ -26,6 +27,7 @@ mod network;
 mod node;
 mod pool;
 mod queue;
+mod steps;
 mod upgrade;
 mod watch;
 

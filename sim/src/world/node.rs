@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::clients::Told;
 use super::pool::Workers;
+use super::steps::StepTxns;
 use super::{Event, World};
 use crate::clock::Clock;
 use crate::disk::{Disk, Rows};
@@ -165,8 +166,9 @@ impl<P: Protocol> Node<P> {
         self.running.as_ref().map(|running| &running.store)
     }
 
-    /// Runs the protocol on its next input, and returns the processor time of the step.
-    fn step(&mut self, now: Timestamp) -> Span {
+    /// Runs the protocol on its next input, and returns the processor time of the step and the
+    /// number of its transactions.
+    fn step(&mut self, now: Timestamp) -> (Span, u64) {
         let running = self.running.as_mut().expect("only a running node takes steps");
         let input = running.inbox.pop_front().expect("a node wakes up for an input");
         let clock = self.clock.reading(now);
@@ -174,9 +176,10 @@ impl<P: Protocol> Node<P> {
             // An earlier step may have cleared the timer or set it to a later time.
             match running.timers.get(timer) {
                 Some((_, at)) if *at <= clock.at => running.timers.remove(timer),
-                _ => return Span::ZERO,
+                _ => return (Span::ZERO, 0),
             };
         }
+        let is_restart = matches!(input, Input::Restart(_));
         let submissions = match &input {
             Input::Submit(submissions) => submissions.len() as u64,
             _ => 0,
@@ -185,7 +188,9 @@ impl<P: Protocol> Node<P> {
         let gets = running.cold.gets();
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
-        let mut cx = Cx::new(clock, rng, &running.store, &self.workers, log_head, effects);
+        let txns = StepTxns::default();
+        let mut cx =
+            Cx::new(clock, rng, &running.store, &self.workers, log_head, effects).metered(&txns);
         running.protocol.step(&mut cx, input);
         running.log_head = cx.log_head();
         running.protocol.invariants();
@@ -198,7 +203,10 @@ impl<P: Protocol> Node<P> {
         let us = self.processor_dice.between(work, 2 * work) * self.processor_slowness + hiccup;
         let stalled = (running.cold.gets() - gets) * self.cold_us;
         running.turn_clock();
-        Span::from_us(us + stalled.min(COLD_US_MAX) + std::mem::take(&mut self.pause).us)
+        let took =
+            Span::from_us(us + stalled.min(COLD_US_MAX) + std::mem::take(&mut self.pause).us);
+        // A replay of the log delays nothing: no peer has an answer of this run yet.
+        (took, if is_restart { 0 } else { txns.count() })
     }
 }
 
@@ -385,8 +393,9 @@ impl<P: Protocol> World<P> {
         let now = self.now;
         let node = &mut self.nodes[id.index()];
         match panic_capture::panics(AssertUnwindSafe(|| node.step(now))) {
-            Ok(cost) => {
+            Ok((cost, txns)) => {
                 self.counts.steps += 1;
+                self.note_step(id, txns);
                 self.queue.push(now + cost, Event::Effects { node: id, life });
                 self.watch_version(id);
             }

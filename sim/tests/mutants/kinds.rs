@@ -1,5 +1,7 @@
 //! Faults in a certain order, which drawn rules hardly give.
 
+use pangea_core::time::Span;
+use pangea_sim::Settings;
 use pangea_sim::faults::{Fault, LaneName, Role, Rule, Target};
 use pangea_sim::rng::SimRng;
 
@@ -157,4 +159,15 @@ fn three(dice: &mut SimRng) -> (u16, u16, u16) {
     let first = dice.index(3) as u16;
     let (next, other) = ((first + 1) % 3, (first + 2) % 3);
     if dice.chance(500) { (first, next, other) } else { (first, other, next) }
+}
+
+/// Nodes that are near each other serve many clients. One connection is cut, and the other replica
+/// still sends its batches. If the cut node lacks the coordinator, it gets all cuts at once when
+/// the world is healed.
+pub fn severed(any: Settings) -> Settings {
+    let (a, b) = [(0, 1), (0, 2), (1, 2)][(any.seed % 3) as usize];
+    let fault = Fault::Cut { from: vec![a], to: vec![b], one_way: false };
+    let rules = Some(vec![Rule { at_ms: 500, lasts_ms: 2_000, fault }]);
+    let one_way_max = Span::from_ms(10);
+    Settings { rules, clients_per_node: 30, lists: 300, one_way_max, ..any }
 }

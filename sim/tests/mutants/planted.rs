@@ -105,10 +105,12 @@ enum Profile {
     Quiet,
     /// A node is removed from the configuration and comes back.
     Removed,
+    /// Many clients, and a connection that is cut for two seconds, perhaps the coordinator's.
+    Severed,
 }
 
 impl Profile {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -129,6 +131,7 @@ impl Profile {
         Self::Behind,
         Self::Quiet,
         Self::Removed,
+        Self::Severed,
     ];
 
     /// The profiles that are tried first for a bug.
@@ -172,6 +175,7 @@ impl Profile {
             Bug::LoggedInQueueOrder => &[Self::Notes],
             Bug::EvictedUnchecked | Bug::ColdIsAbsent | Bug::HeldForgotten => &[Self::Cold],
             Bug::DoomedTooMuch => &[Self::Apart],
+            Bug::StepsUnbounded => &[Self::Severed],
             Bug::ReadersDoNotWait
             | Bug::WritersDoNotWait
             | Bug::OwnChainsFirst
@@ -256,6 +260,7 @@ impl Profile {
                 let options = Options { checkpoint_bytes: 10_000, removal_ms: 500, ..small };
                 (Settings { rules: Some(kinds::removed(seed)), duration, ..any }, options)
             }
+            Self::Severed => (kinds::severed(any), Options::default()),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }

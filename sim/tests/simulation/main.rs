@@ -17,6 +17,7 @@ mod register_runs;
 mod rejoin_runs;
 mod runs;
 mod scenarios;
+mod steps;
 mod toy;
 mod toy_runs;
 mod upgrades;
