@@ -77,6 +77,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.proof_sent", "a proof of availability is sent"),
     mark("inputs.proof_before_batch", "a proof of availability arrives before its batch"),
     mark("inputs.fetch", "a missing batch is requested"),
+    mark("inputs.fetch_from_everyone", "a missing batch is requested from all peers")
+        .rare("the source is lost, and no survivor has told another that it has the batch"),
     mark("inputs.fetch_of_collected", "a peer requests a batch that this replica has discarded"),
     // Minerva §3.4, the cut.
     mark("inputs.cut_proposed", "the coordinator proposes a cut"),
