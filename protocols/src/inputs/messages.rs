@@ -71,6 +71,8 @@ messages! {
             incarnation: u64 as Random,
             /// The number of the cut among the proposals of that incarnation.
             nonce: u64 as Number,
+            /// The agreement term of the proposal.
+            term: Term,
         } control "message_other", malformed "inputs.malformed_barrier";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
@@ -99,7 +101,12 @@ mod tests {
             Message::Agreement { bytes: bytes.clone() },
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
-            Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+            Message::Barrier {
+                token: 5,
+                incarnation: u64::MAX,
+                nonce: 1 << 40,
+                term: Term::default(),
+            },
             presence::Message::Greeting {
                 log_identity: 7,
                 receiver_identity: u64::MAX,

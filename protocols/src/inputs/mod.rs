@@ -241,8 +241,9 @@ impl<H: Host> Inputs<H> {
                 self.on_progress(cx, from, applied, durable, heads);
             }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
-            Message::Barrier { token, incarnation, nonce } => {
-                self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
+            Message::Barrier { token, incarnation, nonce, term } => {
+                let name = ProposalName { proposer: from, incarnation, nonce };
+                self.on_barrier(cx, token, name, term);
             }
         }
         None

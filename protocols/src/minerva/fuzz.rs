@@ -121,7 +121,13 @@ fn messages() -> Vec<Vec<u8>> {
         inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }.into(),
         inputs::Message::Progress { applied: version, durable: SnapshotVersion(2), heads }.into(),
         inputs::Message::BarrierRequest { token: 5 }.into(),
-        inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
+        inputs::Message::Barrier {
+            token: 5,
+            incarnation: u64::MAX,
+            nonce: 1 << 40,
+            term: Term::default(),
+        }
+        .into(),
         presence::Message::Greeting {
             log_identity: 7,
             receiver_identity: u64::MAX,

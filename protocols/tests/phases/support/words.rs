@@ -107,8 +107,8 @@ fn input_message<P: Transcribed>(message: &inputs::Message) -> String {
             durable.0,
             vector(heads)
         ),
-        Message::BarrierRequest { token } => format!("BarrierRequest {token}"),
-        Message::Barrier { token, nonce, .. } => format!("Barrier {token}, proposal {nonce}"),
+        Message::BarrierRequest { .. } => "BarrierRequest".to_owned(),
+        Message::Barrier { nonce, .. } => format!("Barrier, proposal {nonce}"),
     }
 }
 
