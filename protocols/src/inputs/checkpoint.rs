@@ -152,6 +152,7 @@ impl<H: Host> Inputs<H> {
         self.move_to(version, &configuration);
         H::on_installed(self, cx);
         cx.store.publish_alone(version);
+        self.collect_digests(cx);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.repeat_barrier_requests(cx);

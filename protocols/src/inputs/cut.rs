@@ -379,6 +379,7 @@ impl<H: Host> Inputs<H> {
         cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
         cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
         H::on_confirmed(self, cx, epoch, cut);
+        self.digest_epoch(cx, epoch);
     }
 
     /// Advances the heads: the batches of a cut are part of the state.

@@ -25,6 +25,7 @@
 //! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, RejoinReply | the promises, votes and batches of a replica that lost its disk |
 //! | back-pressure | | `backpressure.rs` | | the node that is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
+//! | digests | | `digests.rs` | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
 //!
@@ -46,6 +47,7 @@ mod barrier;
 mod checkpoint;
 mod collection;
 mod cut;
+pub(crate) mod digests;
 mod errors;
 mod greeting;
 mod host;
@@ -75,6 +77,7 @@ use crate::streams::{self, FetchTimer, Streams};
 use crate::transfer::{self, Transfer};
 use backpressure::Backpressure;
 use barrier::Barriers;
+use digests::Digests;
 use state::{Collection, Counters, CutState, EpochPacing};
 
 pub(crate) use backpressure::{BEHIND_MAX, MissingInput};
@@ -90,6 +93,7 @@ pub(crate) use errors::{
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};
 pub(crate) use host::Host;
+pub use digests::EpochDigest;
 pub use host::Rules;
 pub use messages::Message;
 pub(crate) use recovery::ProtocolRecord;
@@ -205,6 +209,7 @@ pub(crate) struct Inputs<H: Host> {
     pub target: Option<rejoin::Target>,
     pub collection: Collection,
     pub waits: Backpressure,
+    pub digests: Digests,
     pub counters: Counters,
     /// The state of the rules that the protocol adds.
     pub extension: H::Extension,
@@ -240,6 +245,7 @@ impl<H: Host> Inputs<H> {
             Message::Progress { applied, durable, heads } => {
                 self.on_progress(cx, from, applied, durable, heads);
             }
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce, term } => {
                 let name = ProposalName { proposer: from, incarnation, nonce };
@@ -339,6 +345,7 @@ impl<H: Host> Inputs<H> {
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
+        self.forget_difference(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {
             return self.presence.ask(cx, &self.replica, peer);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
+use super::digests::Digests;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
@@ -315,6 +316,7 @@ impl<H: Host> Inputs<H> {
                 rests: false,
             },
             waits: Backpressure::default(),
+            digests: Digests::new(n),
             counters: Counters::default(),
             extension,
             settings,
@@ -362,6 +364,7 @@ impl<H: Host> Inputs<H> {
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
             waits_for: self.waits.late.clone(),
+            differing: self.differing_nodes(),
             counters,
         }
     }

@@ -36,6 +36,7 @@ mod behind;
 mod committing;
 mod contention;
 mod cutting;
+mod digests;
 mod execution;
 mod nonsense;
 mod passing;
