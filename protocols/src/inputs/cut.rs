@@ -277,6 +277,9 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
     ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        if self.has_failed {
+            return None;
+        }
         let next = self.cut.applied.next();
         if let Some(cut) = H::early_cut(self, next) {
             return self.follows_rules(cx, next, &cut).then_some((next, cut));

@@ -82,6 +82,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.fetch_from_everyone", "a missing batch is requested from all peers")
         .rare("the source is lost, and no survivor has told another that it has the batch"),
     mark("inputs.fetch_of_collected", "a peer requests a batch that this replica has discarded"),
+    mark("inputs.epoch_skipped", "the operator has listed an epoch to be skipped")
+        .never("no epoch fails; see protocols/tests/phases/failing.rs"),
     // Digests.
     mark("inputs.rows_digested", "the rows of some segments are digested"),
     mark("inputs.peer_differs", "a digest of a peer differs from this replica's").never(DIFFERS),

@@ -49,6 +49,7 @@ mod collection;
 mod cut;
 pub(crate) mod digests;
 mod errors;
+mod failure;
 mod greeting;
 mod host;
 pub(crate) mod marks;
@@ -87,13 +88,15 @@ pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub use digests::EpochDigest;
 pub(crate) use errors::{
     IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
 };
+pub use failure::SkippedEpochs;
+pub(crate) use failure::{attempt, skipped};
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};
 pub(crate) use host::Host;
-pub use digests::EpochDigest;
 pub use host::Rules;
 pub use messages::Message;
 pub(crate) use recovery::ProtocolRecord;
@@ -152,6 +155,8 @@ pub(crate) struct Settings<R> {
     /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
     /// have not received them.
     pub cuts_kept: u64,
+    /// Epochs whose transactions are all aborted.
+    pub skipped: SkippedEpochs,
     /// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
     pub rules: R,
 }
@@ -210,6 +215,8 @@ pub(crate) struct Inputs<H: Host> {
     pub collection: Collection,
     pub waits: Backpressure,
     pub digests: Digests,
+    /// Whether an epoch could not be applied. The replica then applies no more, and stops.
+    pub has_failed: bool,
     pub counters: Counters,
     /// The state of the rules that the protocol adds.
     pub extension: H::Extension,

@@ -317,6 +317,7 @@ impl<H: Host> Inputs<H> {
             },
             waits: Backpressure::default(),
             digests: Digests::new(n),
+            has_failed: false,
             counters: Counters::default(),
             extension,
             settings,
@@ -352,6 +353,7 @@ impl<H: Host> Inputs<H> {
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
+            ("replicas_differing", self.differing_nodes().len() as u64),
         ];
         let all = counters.iter().chain(own);
         let mut counters = all.map(|(name, value)| ((*name).to_owned(), *value)).collect();

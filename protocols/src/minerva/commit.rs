@@ -41,6 +41,7 @@ use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva, conflict_graph};
+use crate::inputs::{attempt, skipped};
 use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
@@ -133,6 +134,18 @@ fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
 impl Minerva {
     /// Begins `epoch`, whose batches have all arrived.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+        let begun = attempt(|| self.decide_epoch(cx, epoch, cut));
+        self.state.inputs.note_attempt(cx, epoch, begun);
+    }
+
+    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let epoch = self.state.inputs.cut.applied.next();
+        let resumed = attempt(|| self.run_queue(cx));
+        self.state.inputs.note_attempt(cx, epoch, resumed);
+    }
+
+    fn decide_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         let batches = self.state.inputs.batches_of(&cut);
@@ -143,7 +156,10 @@ impl Minerva {
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
-        let verdict = self.filter_conflicts(cx, epoch, &entries);
+        let verdict = match self.state.inputs.is_skipped(cx, epoch) {
+            true => Verdict { is_valid: vec![false; entries.len()], stale: 0, conflicting: 0 },
+            false => self.filter_conflicts(cx, epoch, &entries),
+        };
         cx.end_work(CpuStage::Validate, verdict.optimistic());
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
@@ -156,11 +172,10 @@ impl Minerva {
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
-        self.resume_epoch(cx);
+        self.run_queue(cx);
     }
 
-    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
-    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+    fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
@@ -327,6 +342,9 @@ impl Minerva {
         epoch: SnapshotVersion,
         slice: &[Entry<'_>],
     ) -> Vec<Finished> {
+        if self.state.inputs.is_skipped(cx, epoch) {
+            return slice.iter().map(|_| skipped()).collect();
+        }
         let footprints: Vec<Option<Footprint>> =
             slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();
         let jobs: Vec<Job<'_>> = slice

@@ -38,6 +38,7 @@ mod contention;
 mod cutting;
 mod digests;
 mod execution;
+mod failing;
 mod nonsense;
 mod passing;
 mod recovery;
