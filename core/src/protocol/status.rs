@@ -26,6 +26,9 @@ pub struct Status {
     /// The nodes that have delayed this replica for longer than they should, most epochs behind
     /// first.
     pub waits_for: Vec<WaitsFor>,
+    /// The nodes whose writes or rows differ from this node's: nodes with a defect, which have
+    /// stopped or will stop.
+    pub differing: Vec<NodeId>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: BTreeMap<String, u64>,
 }

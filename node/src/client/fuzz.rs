@@ -130,6 +130,7 @@ fn answers() -> Vec<Vec<u8>> {
         refused: None,
         rejoin: None,
         waits_for: vec![WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs: 7 }],
+        differing: vec![NodeId(0)],
         counters: BTreeMap::from([("txns_committed".to_owned(), 7)]),
     };
     let all = [

@@ -23,6 +23,7 @@
 //! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
 //! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
 //! | collection | | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!

@@ -27,7 +27,7 @@ use pangea_core::store::RecordHeader;
 use super::batch::{Batch, Request};
 use super::interleaving::round_robin;
 use super::{Calvin, Cut};
-use crate::inputs::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
+use crate::inputs::{EPOCH_COUNTS_AS, STEP_TXNS_MAX, attempt, skipped};
 
 /// The bytes that a transaction counts towards the next checkpoint in addition to its request,
 /// because a restart has to replay it.
@@ -138,6 +138,12 @@ impl Calvin {
 
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let epoch = self.state.inputs.cut.applied.next();
+        let resumed = attempt(|| self.run_next_slice(cx));
+        self.state.inputs.note_attempt(cx, epoch, resumed);
+    }
+
+    fn run_next_slice(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = running.cut.rules.slice_txns.get();
         let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));
@@ -186,6 +192,9 @@ impl Calvin {
         epoch: SnapshotVersion,
         slice: &[&Request],
     ) -> Vec<Finished> {
+        if self.state.inputs.is_skipped(cx, epoch) {
+            return slice.iter().map(|_| skipped()).collect();
+        }
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;

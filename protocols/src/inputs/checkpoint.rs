@@ -106,8 +106,7 @@ impl<H: Host> Inputs<H> {
             replica.is_up[peer.index()] && collection.applied[peer.index()] >= least
         };
         let ahead: Vec<_> = replica.peers().filter(is_ahead).collect();
-        let incarnation = self.cut.last_proposal.incarnation;
-        self.transfer.retry(cx, replica, least, &ahead, incarnation);
+        self.transfer.retry(cx, &mut self.replica, least, &ahead);
     }
 
     /// Starts to send the confirmed state to a peer, with the protocol's state in addition.
@@ -154,6 +153,7 @@ impl<H: Host> Inputs<H> {
         self.move_to(version, &configuration);
         H::on_installed(self, cx);
         cx.store.publish_alone(version);
+        self.collect_digests(cx);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.repeat_barrier_requests(cx);

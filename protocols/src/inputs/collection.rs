@@ -46,6 +46,7 @@ impl<H: Host> Inputs<H> {
             let message = Message::Progress { applied, durable, heads: heads.clone() };
             self.replica.send(cx, peer, message);
         }
+        self.send_digests(cx);
         H::on_progress_sent(self, cx);
         self.collect(cx);
         self.reclaim(cx);

@@ -310,6 +310,9 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
     ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        if self.has_failed {
+            return None;
+        }
         let next = self.cut.applied.next();
         if let Some(cut) = H::early_cut(self, next) {
             return self.follows_rules(cx, next, &cut).then_some((next, cut));
@@ -444,6 +447,7 @@ impl<H: Host> Inputs<H> {
         cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
         cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
         H::on_confirmed(self, cx, epoch, cut);
+        self.digest_epoch(cx, epoch);
     }
 
     /// Advances the heads: the batches of a cut are part of the state.

@@ -9,6 +9,8 @@ pub(crate) const fn mark(name: &'static str, when: &'static str) -> Mark {
 /// Why a swarm never hits marks of messages that make no sense.
 pub(crate) const NONSENSE: &str =
     "no replica sends it; see protocols/tests/phases/nonsense.rs and the fuzz targets";
+/// Why a swarm never hits marks of replicas that differ.
+const DIFFERS: &str = "replicas never differ; see protocols/tests/phases/digests.rs";
 /// Why a swarm never hits marks of a replica that lost its log without being replaced.
 const LOST_LOG: &str = "a node lost its log without being replaced; see protocols/tests/phases";
 
@@ -79,7 +81,17 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.proof_sent", "a proof of availability is sent"),
     mark("inputs.proof_before_batch", "a proof of availability arrives before its batch"),
     mark("inputs.fetch", "a missing batch is requested"),
+    mark("inputs.fetch_from_everyone", "a missing batch is requested from all peers")
+        .rare("the source is lost, and no survivor has told another that it has the batch"),
     mark("inputs.fetch_of_collected", "a peer requests a batch that this replica has discarded"),
+    mark("inputs.epoch_skipped", "the operator has listed an epoch to be skipped")
+        .never("no epoch fails; see protocols/tests/phases/failing.rs"),
+    // Digests.
+    mark("inputs.rows_digested", "the rows of some segments are digested"),
+    mark("inputs.peer_differs", "a digest of a peer differs from this replica's").never(DIFFERS),
+    mark("inputs.stops_differing", "a majority agrees on another digest than this replica's")
+        .never(DIFFERS),
+    mark("inputs.malformed_digests", "a list of digests makes no sense").never(NONSENSE),
     // Minerva §3.4, the cut.
     mark("inputs.cut_proposed", "the coordinator proposes a cut"),
     mark("inputs.cut_decided", "a cut is decided"),

@@ -84,8 +84,11 @@ impl<H: Host> Inputs<H> {
         self.cut.confirm_applied();
         H::on_started(self, cx, found.own);
         self.cut.last_proposal.proposer = self.replica.me;
-        self.cut.last_proposal.incarnation = cx.rng.u64(..);
+        let incarnation = cx.rng.u64(..);
+        self.cut.last_proposal.incarnation = incarnation;
+        self.replica.begin_run(incarnation);
         self.cut.heard_at.fill(cx.now.at);
+        self.collect_digests(cx);
         self.begin_greetings(cx, found.was_ready, found.is_replaced);
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
+use super::digests::Digests;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
@@ -346,6 +347,8 @@ impl<H: Host> Inputs<H> {
                 stop: None,
             },
             waits: Backpressure::default(),
+            digests: Digests::new(n),
+            has_failed: false,
             counters: Counters::default(),
             extension,
             settings,
@@ -381,6 +384,7 @@ impl<H: Host> Inputs<H> {
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
+            ("replicas_differing", self.differing_nodes().len() as u64),
         ];
         let all = counters.iter().chain(own);
         let mut counters = all.map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -394,6 +398,7 @@ impl<H: Host> Inputs<H> {
             rejoin,
             refused: self.refused(),
             waits_for: self.waits.late.clone(),
+            differing: self.differing_nodes(),
             counters,
         }
     }

@@ -42,6 +42,7 @@ use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva};
+use crate::inputs::{attempt, skipped};
 use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
@@ -139,19 +140,40 @@ impl Minerva {
         epoch: SnapshotVersion,
         cut: Cut,
     ) -> usize {
-        assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
-        assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         let batches = self.state.inputs.batches_of(&cut);
         let txns = batches.iter().map(|batch| batch.records.len()).sum();
+        let begun = attempt(|| self.decide_epoch(cx, epoch, cut, batches));
+        self.state.inputs.note_attempt(cx, epoch, begun);
+        txns
+    }
+
+    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let epoch = self.state.inputs.cut.applied.next();
+        let resumed = attempt(|| self.run_queue(cx));
+        self.state.inputs.note_attempt(cx, epoch, resumed);
+    }
+
+    fn decide_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+        batches: Vec<Arc<Batch>>,
+    ) {
+        assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
+        assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         if let Some(resolution) = self.state.logged.remove(&epoch) {
-            self.replay(cx, &cut, &batches, resolution);
-            return txns;
+            return self.replay(cx, &cut, &batches, resolution);
         }
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
-        let verdict = self.filter_conflicts(cx, epoch, &entries);
+        let verdict = match self.state.inputs.is_skipped(cx, epoch) {
+            true => Verdict { is_valid: vec![false; entries.len()], stale: 0, conflicting: 0 },
+            false => self.filter_conflicts(cx, epoch, &entries),
+        };
         cx.end_work(CpuStage::Validate, verdict.optimistic());
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
@@ -164,12 +186,10 @@ impl Minerva {
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
-        self.resume_epoch(cx);
-        txns
+        self.run_queue(cx);
     }
 
-    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
-    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+    fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
@@ -341,6 +361,9 @@ impl Minerva {
         epoch: SnapshotVersion,
         slice: &[Entry<'_>],
     ) -> Vec<Finished> {
+        if self.state.inputs.is_skipped(cx, epoch) {
+            return slice.iter().map(|_| skipped()).collect();
+        }
         let footprints: Vec<Option<Footprint>> =
             slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();
         let jobs: Vec<Job<'_>> = slice

@@ -8,7 +8,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, slice_txns, within};
+use crate::inputs::{self, Settings, SkippedEpochs, slice_txns, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for extensions of
 /// the paper, with the better value as default.
@@ -91,6 +91,8 @@ pub struct Options {
     /// have not received them. A replica that is missing more installs a checkpoint.
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
+    /// Epochs whose transactions are all aborted, because a bug stops every node at them.
+    pub skip_epochs: SkippedEpochs,
 }
 
 /// Checkpoints every few seconds.
@@ -191,6 +193,7 @@ impl Default for Options {
             behind_bytes: 256 << 20,
             // Eight minutes with one cut every 15 ms; a few megabytes.
             cuts_kept: 32_768,
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 }
@@ -251,6 +254,7 @@ impl Options {
             // Drawn last, so that the draws before stay the same.
             behind_bytes: one_of(rng, &[20_000, 256 << 20]),
             conflicts_max: one_of(rng, &[1, super::conflict_graph::CONFLICTS_MAX]),
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 
@@ -276,6 +280,7 @@ impl Options {
             removal: Span::from_ms(self.removal_ms),
             behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
+            skipped: self.skip_epochs,
             rules: self.rules(code),
         }
     }

@@ -68,8 +68,11 @@ fn message() -> impl Strategy<Value = Message> {
         .prop_map(|(source, from, upto)| message!(Fetch { source, from, upto }));
     let progress = (version(), version(), heads())
         .prop_map(|(applied, durable, heads)| message!(Progress { applied, durable, heads }));
-    let barrier = (any::<u64>(), any::<u64>(), any::<u64>())
-        .prop_map(|(token, incarnation, nonce)| message!(Barrier { token, incarnation, nonce }));
+    let barrier =
+        (any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(token, incarnation, nonce)| {
+            let term = Term::default();
+            message!(Barrier { token, incarnation, nonce, term })
+        });
     let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
         |(transfer, index, is_last, payload)| {
             message!(CheckpointChunk {

@@ -1,6 +1,7 @@
 //! Execution of one job: the context that confines a program to its footprint.
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::extent::locked_part;
 use super::schedule::Locks;
@@ -123,7 +124,24 @@ impl Runner<'_> {
         }
     }
 
+    /// Runs a job. A panic of the engine is not an abort: it goes on, with the name of the
+    /// transaction.
     fn attempt(
+        &self,
+        place: usize,
+        footprint: Option<&Footprint>,
+        remote_inputs: Option<&RemoteInputs<'_>>,
+        scratch: &mut Scratch,
+    ) -> Attempt {
+        let run = || self.run_job(place, footprint, remote_inputs, scratch);
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            resume_unwind(Box::new(format!("{text}, in transaction {}", self.jobs[place].txn)))
+        })
+    }
+
+    fn run_job(
         &self,
         place: usize,
         footprint: Option<&Footprint>,

@@ -318,7 +318,10 @@ impl Confusion {
                 Message::CheckpointTurn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch }
             }
             9 => Of::BarrierRequest { token }.into(),
-            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 }.into(),
+            10 => {
+                let term = Term::default();
+                Of::Barrier { token, incarnation: token, nonce: bid.0, term }.into()
+            }
             11 => OfTransfer::CheckpointRequest { transfer: token, index }.into(),
             12 => OfTransfer::CheckpointChunk {
                 transfer: token,
