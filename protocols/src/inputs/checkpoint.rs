@@ -77,9 +77,16 @@ impl<H: Host> Inputs<H> {
             return Some(cut.skipped);
         }
         if cut.wanted > cut.confirmed.epoch {
-            return Some(cut.wanted);
+            return Some(cut.wanted.max(self.acknowledged_upto()));
         }
         are_gone.then(|| cut.applied.next())
+    }
+
+    /// The last epoch whose cut this replica has fixed as a master, if it refuses an epoch. It may
+    /// have acknowledged transactions up to there, which an earlier checkpoint would discard.
+    fn acknowledged_upto(&self) -> SnapshotVersion {
+        let fixed = self.is_refusing().then(|| H::last_early(self));
+        fixed.flatten().unwrap_or_default()
     }
 
     /// Whether this replica can only continue from a checkpoint, or one is in transfer.
@@ -140,7 +147,8 @@ impl<H: Host> Inputs<H> {
             return false;
         }
         // Undecided early epochs do not count, and must not be discarded for no gain.
-        if incoming.version() <= self.cut.confirmed.epoch {
+        let least = self.cut.confirmed.epoch.next().max(self.acknowledged_upto());
+        if incoming.version() < least {
             cx.mark("inputs.checkpoint_too_old");
             return false;
         }

@@ -372,10 +372,7 @@ impl<H: Host> Inputs<H> {
         if self.cut.refused < epoch {
             cx.mark("inputs.epoch_refused");
             self.cut.refused = epoch;
-            // A checkpoint before the end of a master's fixed cuts would make it discard the rest,
-            // whose transactions it has acknowledged.
-            let fixed = H::last_early(self).unwrap_or_default();
-            self.want_checkpoint(epoch.max(fixed));
+            self.want_checkpoint(epoch);
         }
         if self.replica.topology.node_count() == 1 {
             self.refused().into_iter().for_each(|why| cx.stop(why));
