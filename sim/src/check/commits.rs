@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_commit_that_is_not_among_the_rows_is_found() {
-        let settings = Settings { customers: 2, hot: 1, ..Settings::default() };
+        let settings = Settings { customers: 2, hot: 2, ..Settings::default() };
         let workload = Workload::named("smallbank", &settings).unwrap();
         let registry = pangea_core::txn::Registry::new(pangea_core::workload::procedures());
         let mut model = Model::default();
