@@ -27,6 +27,7 @@
 //! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
 //!   passed the timestamp.
 
+mod lane;
 mod mark;
 mod status;
 
@@ -46,6 +47,7 @@ use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
+pub use lane::Lane;
 pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
@@ -137,6 +139,13 @@ pub trait Protocol: Sized + Send + 'static {
         None
     }
 
+    /// Returns the last confirmed version, and a digest of what all replicas of a shard agree on at
+    /// that version besides the rows, such as the configuration. The simulator compares replicas
+    /// by it.
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        None
+    }
+
     /// Asserts the invariants that hold between any two steps.
     ///
     /// # Panics
@@ -170,16 +179,6 @@ pub trait Message: Clone + Debug + Send + Sized + 'static {
     fn payload_bytes(&self) -> usize {
         0
     }
-}
-
-/// One of the two connections to a peer. Messages on one lane arrive in the order in which they
-/// were sent, or not at all. Messages on different lanes are not ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
-    /// Small and urgent messages: acknowledgements, votes, heads.
-    Control,
-    /// Large messages: batches, checkpoints.
-    Bulk,
 }
 
 /// The parameters of a new replica.

@@ -172,6 +172,7 @@ fn first_row_change(
 fn is_same(then: ReadVersion, standing: CurrentVersion) -> bool {
     match then {
         ReadVersion::Absent | ReadVersion::At(_) => standing.seen == then,
+        // Only clients of the native protocol could read so. Sessions of SQL read snapshots.
         ReadVersion::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
         ReadVersion::LocalDeleted(_) => {
             standing.seen == then || standing.seen == ReadVersion::Absent

@@ -29,6 +29,7 @@ use super::size::check_size;
 use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
+use crate::mutate;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
@@ -301,7 +302,10 @@ impl Context for Observed<'_> {
             rows.reverse();
         }
         let range = match stopped_at {
-            Some(last) => scan.range.seen_up_to(&last, scan.direction),
+            Some(last) => mutate!(
+                ReverseEdgeLost: scan.range.seen_up_to(&last, scan.direction)
+                    => reverse_edge_lost(scan, &last, &mut rows)
+            ),
             None => scan.range.clone(),
         };
         self.record_range(RangeRead { table: scan.table, range, rows });
@@ -344,6 +348,15 @@ fn layers<'a>(overlay: &'a Overlay, writes: &'a mut OwnWrites, scan: &Scan) -> V
         layers.reverse();
     }
     layers
+}
+
+fn reverse_edge_lost(scan: &Scan, last: &Key, rows: &mut Vec<(Key, ReadVersion)>) -> KeyRange {
+    let range = scan.range.seen_up_to(last, scan.direction);
+    if scan.direction == Direction::Forward {
+        return range;
+    }
+    rows.retain(|(key, _)| key != last);
+    KeyRange { start: [last.as_bytes(), &[0]].concat(), ..range }
 }
 
 #[cfg(test)]

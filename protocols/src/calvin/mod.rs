@@ -208,6 +208,10 @@ impl Protocol for Calvin {
         Some(self.state.inputs.cut.confirmed.epoch)
     }
 
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.inputs.cut.confirmed.digest())
+    }
+
     fn invariants(&self) {
         self.state.invariants();
     }

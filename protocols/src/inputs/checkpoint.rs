@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::{Host, Inputs};
@@ -171,7 +172,9 @@ impl<H: Host> Inputs<H> {
         for (head, skipped) in cut.heads.iter_mut().zip(&configuration.heads) {
             *head = (*head).max(*skipped);
         }
-        cut.is_member.clone_from(&configuration.is_member);
+        mutate!(
+            MembersNotTransferred: cut.is_member.clone_from(&configuration.is_member) => ()
+        );
         self.streams.skip_to(&configuration.heads, &configuration.sequences);
         cut.confirm_applied();
     }

@@ -95,9 +95,11 @@ impl<H: Host> Inputs<H> {
     /// Restores the contents of a checkpoint in addition to the tables.
     pub(crate) fn install_meta(&mut self, meta: &Meta<H::Rules>) {
         self.cut.heads.clone_from(&meta.heads);
-        self.cut.is_member.clone_from(&meta.is_member);
+        mutate!(MembersForgotten: self.cut.is_member.clone_from(&meta.is_member) => ());
         self.presence.log_identities.clone_from(&meta.log_identities);
-        self.streams.skip_to(&meta.heads, &meta.sequences);
+        let sequences = &meta.sequences;
+        let sequences = mutate!(SequencesForgotten: sequences.clone() => vec![0; sequences.len()]);
+        self.streams.skip_to(&meta.heads, &sequences);
         if let Some(target) = &meta.rejoin {
             self.aim_at(target.clone());
         }

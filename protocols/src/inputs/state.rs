@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::time::Timestamp;
@@ -16,7 +17,7 @@ use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
 use crate::presence::Presence;
 use crate::replica::Replica;
-use crate::streams::{Bid, Heads, Streams, are_heads, number};
+use crate::streams::{Bid, Heads, Streams, are_heads, encode_heads, number};
 use crate::transfer::Transfer;
 
 /// The unique name of a proposal.
@@ -105,6 +106,17 @@ pub(crate) struct Confirmed {
     pub epoch: SnapshotVersion,
     pub heads: Heads,
     pub is_member: Vec<bool>,
+}
+
+impl Confirmed {
+    /// Returns the epoch and a digest of the rest, in which all replicas agree.
+    pub(crate) fn digest(&self) -> (SnapshotVersion, u64) {
+        let Self { epoch, heads, is_member } = self;
+        let mut bytes = Vec::new();
+        encode_heads(heads, &mut bytes);
+        bytes.extend(is_member.iter().map(|is_member| u8::from(*is_member)));
+        (*epoch, hash_bytes(&bytes))
+    }
 }
 
 /// Minerva §3.4: cuts.

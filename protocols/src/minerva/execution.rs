@@ -7,7 +7,7 @@
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
-use pangea_core::ids::{ProcedureId, Ticket, TxnId};
+use pangea_core::ids::{ProcedureId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
@@ -126,6 +126,7 @@ impl Minerva {
         let nothing = Overlay::new();
         let overlay = mutate!(SnapshotSeesUncommitted: &nothing => &self.state.execution.overlay);
         let at = self.state.inputs.cut.applied;
+        let at = mutate!(ReadsGoBack: at => reads_go_back(cx, at));
         self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
 
@@ -337,4 +338,9 @@ fn fresh_without_cut(state: &mut State) {
     if state.execution.in_flight.is_empty() {
         state.inputs.barriers.release_arrived();
     }
+}
+
+fn reads_go_back(cx: &Cx<'_, Minerva>, at: SnapshotVersion) -> SnapshotVersion {
+    let before = SnapshotVersion(at.0.saturating_sub(1));
+    cx.store.pin_at(before).map_or(at, |pin| pin.version())
 }

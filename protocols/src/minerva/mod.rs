@@ -98,6 +98,7 @@ mod validation;
 mod write_set_codec;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
+use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
@@ -184,6 +185,10 @@ impl Protocol for Minerva {
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.inputs.cut.confirmed.digest())
     }
 
     fn invariants(&self) {

@@ -58,6 +58,9 @@ use queue::Queue;
 /// The maximum number of events in a run, far above any normal run, so that a livelock ends.
 const EVENTS_MAX: u64 = 50_000_000;
 
+/// Marks of replicas that need help, which none does without a fault.
+const OF_TROUBLE: [&str; 2] = ["inputs.checkpoint_requested", "inputs.frozen_together"];
+
 /// YCSB in simulation: few rows, so that clients conflict.
 const YCSB_ROWS: u64 = 200;
 /// A few counters and customers that most clients access.
@@ -130,6 +133,8 @@ pub struct World<P: Protocol> {
     trace: Trace,
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
+    /// What replicas agree on besides rows: see [`Protocol::agreed`].
+    agreed: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
     master_terms: MasterTerms,
     /// The whole history in the recorded form, once the run has ended.
@@ -166,6 +171,7 @@ impl<P: Protocol> World<P> {
             topology = topology.divided(workload.partitions(settings.shards));
         }
         P::check_options(options, &topology)?;
+        faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
         let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
         let mut world = Self {
@@ -178,11 +184,12 @@ impl<P: Protocol> World<P> {
             nodes,
             network: Network::new(&topology, SimRng::fork(seed, "network", 0)),
             clients: Clients::new(settings, &workload, &topology),
-            faults: Faults::new(SimRng::fork(seed, "faults", 0)),
+            faults: Faults::new(seed),
             history: History::default(),
             trace: Trace::new(settings.lines),
             counts: Counts::default(),
             digests: BTreeMap::new(),
+            agreed: BTreeMap::new(),
             watch: watch::Watch::default(),
             master_terms: MasterTerms::new(topology.node_count(), settings.shards > 1),
             recorded: None,
@@ -256,13 +263,31 @@ impl<P: Protocol> World<P> {
         let real_time = self.settings.real_time;
         let kept = self.master_terms.surviving_history(&self.history);
         let checked = check::history(&self.workload, &kept, &rows, real_time);
-        let sound = self.workload.check(&rows);
+        let sound = self.check_end(&kept, &rows);
         self.recorded = checked.recorded;
-        if let Err(violation) = sound {
-            return Some(Violation::new("workload", "final state", violation.to_string()));
-        }
         self.counts.undecided += u64::from(checked.is_open);
-        checked.violation
+        sound.err().or(checked.violation).or_else(|| self.check_marks())
+    }
+
+    /// Checks the final rows by themselves and against the acknowledged commits.
+    fn check_end(&self, kept: &History, rows: &dyn workload::Rows) -> Result<(), Violation> {
+        let report = self.workload.check(rows).map_err(|violation| {
+            Violation::new("workload", "final state", violation.to_string())
+        })?;
+        check::commits::check_numbers(kept)?;
+        check::commits::check_rows(&self.workload, kept, rows, &report)
+    }
+
+    /// Returns a mark that no run should hit: a replica received an invalid message, or needed help
+    /// although nothing had failed.
+    fn check_marks(&self) -> Option<Violation> {
+        let is_hit = |name: &&&str| self.counts.mark(name) > 0;
+        // Drawn limits may be so low that a slow link is trouble enough.
+        let is_calm = self.faults.rules.is_empty() && !self.settings.is_drawn;
+        let trouble = if is_calm { OF_TROUBLE.iter().find(is_hit).copied() } else { None };
+        let name = self.counts.nonsense().or(trouble)?;
+        let count = self.counts.mark(name);
+        Some(Violation::new("mark", name, format!("hit {count} times, which no run may")))
     }
 
     /// Returns a store of a shard; by now all of its nodes that were not destroyed are identical.

@@ -16,6 +16,7 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::clients::Told;
 use super::pool::Workers;
 use super::{Event, World};
 use crate::clock::Clock;
@@ -111,6 +112,7 @@ pub(super) struct Running<P: Protocol> {
     pub(super) chosen: Option<Chosen>,
     pub(super) steps: u64,
     pub(super) waiting: BTreeMap<Ticket, OpId>,
+    pub(super) told: Told,
 }
 
 impl<P: Protocol> Node<P> {
@@ -242,6 +244,7 @@ impl<P: Protocol> World<P> {
             chosen: None,
             steps: 0,
             waiting: BTreeMap::new(),
+            told: Told::default(),
         });
         let numbers = [node.disk.head().0, records];
         self.trace.event(self.now, id, "start", numbers, || format!("{records} records"));
@@ -462,7 +465,7 @@ impl<P: Protocol> World<P> {
             }
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
-                *self.counts.marks.entry(name).or_default() += 1;
+                self.on_mark(id, name);
             }
             Effect::Mark(name) => {
                 self.violate("mark", format!("{name:?} is not a mark of the protocol"));

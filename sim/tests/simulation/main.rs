@@ -8,6 +8,7 @@ mod calvin_stragglers;
 mod catalog_runs;
 mod drawn;
 mod kept_seeds;
+mod marked_faults;
 mod marks;
 mod minerva_runs;
 mod predictions;

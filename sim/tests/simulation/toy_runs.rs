@@ -53,6 +53,8 @@ fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
         (Bug::ForgetOrdered, &["workload"]),
         (Bug::NoCatchUp, &["liveness"]),
         (Bug::AnswerEarly, &["unreadable"]),
+        (Bug::Nonsense, &["malformed"]),
+        (Bug::OtherMembers, &["replicas"]),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)
             .filter_map(|seed| toy(&settings(seed, "list-append"), bug).violation)
