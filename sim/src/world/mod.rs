@@ -282,8 +282,9 @@ impl<P: Protocol> World<P> {
     /// although nothing had failed.
     fn check_marks(&self) -> Option<Violation> {
         let is_hit = |name: &&&str| self.counts.mark(name) > 0;
-        // Drawn limits may be so low that a slow link is trouble enough.
-        let is_calm = self.faults.rules.is_empty() && !self.settings.is_drawn;
+        // With drawn faults, of which there may be none, limits are so low that a slow link is
+        // trouble enough.
+        let is_calm = self.faults.rules.is_empty() && self.settings.faults.is_empty();
         let trouble = if is_calm { OF_TROUBLE.iter().find(is_hit).copied() } else { None };
         let name = self.counts.nonsense().or(trouble)?;
         let count = self.counts.mark(name);
