@@ -18,8 +18,17 @@ use crate::rewrite::{Edit, Switched, switched};
 const MUTATED: [&str; 3] = ["protocols/src", "core/src/exec", "core/src/store"];
 
 /// Files and folders of tests in there.
-const TESTS: [&str; 7] =
-    ["tests", "tests.rs", "fuzz.rs", "exhaustive", "exhaustive.rs", "testing.rs", "bench.rs"];
+const TESTS: [&str; 9] = [
+    "tests",
+    "tests.rs",
+    "fuzz.rs",
+    "exhaustive",
+    "exhaustive.rs",
+    "interleavings",
+    "interleavings.rs",
+    "testing.rs",
+    "bench.rs",
+];
 
 /// Folders whose contents the checks depend on.
 const BUILT: [&str; 4] = ["core/", "protocols/", "sim/", "fuzz/"];
