@@ -4,7 +4,7 @@ use super::repository::CRATES;
 use super::source::{Finding, Source};
 
 /// The crates of the workspace that each crate may use, including in tests.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("protocols", &["core"]),
     ("sim", &["core", "protocols"]),
@@ -13,6 +13,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("baselines", &["core"]),
     ("lab", &[]),
     ("sweep", &[]),
+    ("mutation", &[]),
     ("pangea", &["core", "protocols", "sim", "sql", "node", "baselines", "lab", "sweep"]),
 ];
 

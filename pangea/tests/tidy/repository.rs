@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::source::{Source, test_modules};
 
 /// The crates of the workspace, in the order of docs/ARCHITECTURE.md.
-pub const CRATES: [&str; 9] =
-    ["core", "protocols", "sim", "sql", "node", "baselines", "lab", "sweep", "pangea"];
+pub const CRATES: [&str; 10] =
+    ["core", "protocols", "sim", "sql", "node", "baselines", "lab", "sweep", "mutation", "pangea"];
 
 /// Folders without source files.
 const NOT_OURS: [&str; 3] = ["target", ".git", ".scratch"];
