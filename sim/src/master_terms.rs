@@ -37,6 +37,7 @@ pub struct MasterHistories {
 }
 
 impl MasterHistories {
+    /// Starts without reports, for this number of nodes.
     pub fn new(node_count: usize) -> Self {
         let nodes = vec![HistoryByShard::new(); node_count];
         Self { confirmed: HistoryByShard::new(), nodes, lost: BTreeSet::new() }

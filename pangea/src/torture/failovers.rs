@@ -166,7 +166,7 @@ impl Report {
 
 /// What failovers may have discarded.
 pub struct Discards {
-    /// The confirmed terms of all nodes, without those of nodes that are not confirmed.
+    /// The confirmed terms, and those of one node at one time.
     confirmed: MasterHistories,
     /// The other reports of each node, in the order of time.
     reports: Vec<Vec<Report>>,
