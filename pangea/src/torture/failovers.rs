@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::protocol::Status;
 use pangea_node::client::Client;
 use pangea_sim::master_terms::{MasterHistories, MasterTerm};
 use pangea_sim::record::read::read;
@@ -40,20 +41,31 @@ use crate::failure::Failure;
 const POLL: Duration = Duration::from_millis(10);
 /// The delay before a node that is down is asked again.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// The maximum number of unconfirmed epochs of a shard. Where tables are partitioned, readers see
-/// confirmed versions only, and an answer may be of a version that is newer by this much.
-const UNCONFIRMED_MAX: u64 = 256;
+/// The gauge of the versions that a node has run and that are not confirmed yet. Where tables are
+/// partitioned, readers do not see these, but clients may have been answered.
+const EARLY: &str = "epochs_early";
+/// The number of epochs that a node runs at a time where tables are partitioned. It may answer
+/// transactions of all of them.
+const CONCURRENT_EPOCHS: u64 = 16;
 /// The words of a node's log before the version of a confirmed term.
 const CONFIRMED: &str = " is the master from snapshot version ";
 /// The words before the version of a term that is not confirmed yet.
 const HERE: &str = " ordered the transactions that ran here from snapshot version ";
 
-/// A version that a node had at a time between the question and the answer.
+/// The newest version of which a node can have answered at a time between question and answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
     asked: i64,
     answered: i64,
     version: u64,
+}
+
+impl Sample {
+    fn new((asked, answered): (i64, i64), status: &Status, is_divided: bool) -> Self {
+        let early = status.counters.get(EARLY).copied().unwrap_or(0);
+        let more = if is_divided { early + CONCURRENT_EPOCHS } else { 0 };
+        Self { asked, answered, version: status.version.0 + more }
+    }
 }
 
 /// The samples of each node, in the order of time.
@@ -72,16 +84,18 @@ impl Failovers {
     /// Begins to ask the nodes of a cluster.
     pub fn watch(cluster: &Cluster, history: &Arc<History>) -> Self {
         let nodes = &cluster.members;
+        let is_divided = cluster.plan.shards() > 1;
         let samples: Samples = Arc::new(nodes.iter().map(|_| Mutex::default()).collect());
         let mut asking = JoinSet::new();
         for (node, member) in nodes.iter().enumerate() {
             let address = (member.config.me().peer, member.config.cluster.clone());
-            asking.spawn(ask(address, node, samples.clone(), history.clone()));
+            let (samples, history) = (samples.clone(), history.clone());
+            asking.spawn(ask(address, (node, samples), is_divided, history));
         }
         Self {
             logs: nodes.iter().map(crate::cluster::Member::log_path).collect(),
             samples,
-            is_divided: cluster.plan.shards() > 1,
+            is_divided,
             _asking: asking,
         }
     }
@@ -106,8 +120,8 @@ impl Failovers {
 
 async fn ask(
     (address, cluster): (SocketAddr, String),
-    node: usize,
-    samples: Samples,
+    (node, samples): (usize, Samples),
+    is_divided: bool,
     history: Arc<History>,
 ) {
     loop {
@@ -115,8 +129,8 @@ async fn ask(
         if let Ok(client) = Client::connect(address, &cluster).await {
             let mut asked = history.now();
             while let Ok(status) = client.status().await {
-                let (answered, version) = (history.now(), status.version.0);
-                lock(&samples[node]).push(Sample { asked, answered, version });
+                let sample = Sample::new((asked, history.now()), &status, is_divided);
+                lock(&samples[node]).push(sample);
                 tokio::time::sleep(POLL).await;
                 asked = history.now();
             }
@@ -212,14 +226,9 @@ impl Discards {
     /// Whether a transaction of a node that was answered may have been discarded.
     fn may_be_lost(&mut self, node: usize, begin: i64, end: i64) -> bool {
         let sample = self.samples[node].iter().find(|sample| sample.asked >= end);
-        let (answered, version) = match sample {
-            Some(sample) if self.is_divided => {
-                (sample.answered, sample.version.saturating_add(UNCONFIRMED_MAX))
-            }
-            Some(sample) => (sample.answered, sample.version),
-            // The node was not asked again.
-            None => (i64::MAX, u64::MAX),
-        };
+        // Otherwise the node was not asked again.
+        let unknown = (i64::MAX, u64::MAX);
+        let (answered, version) = sample.map_or(unknown, |it| (it.answered, it.version));
         let reports = &self.reports[node];
         let before = reports.partition_point(|report| report.at < begin);
         let during = reports[before..].iter().take_while(|report| report.at <= answered).count();
@@ -333,6 +342,14 @@ mod tests {
         assert_eq!(Report::parse(&line(" WARN", confirmed), 2), Some(expected));
         assert_eq!(Report::parse(&line(" INFO", "connected to node 1"), 2), None);
         assert_eq!(Report::parse("", 2), None);
+    }
+
+    #[test]
+    fn where_tables_are_partitioned_answers_may_be_ahead_of_readers() {
+        let counters = BTreeMap::from([(EARLY.to_owned(), 5)]);
+        let status = Status { version: v(7), counters, ..Status::default() };
+        assert_eq!(Sample::new((1, 2), &status, false).version, 7);
+        assert_eq!(Sample::new((1, 2), &status, true).version, 7 + 5 + CONCURRENT_EPOCHS);
     }
 
     #[test]
