@@ -339,8 +339,8 @@ async fn torture(
     let nodes = places.len();
     let summary = format!(
         "{} over {nodes} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} \
-         committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints {}\n  \
-         replicas    identical at {version}, digest {digest}; everything was read again, by \
+         committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints \
+         {}\n  replicas    identical at {version}, digest {digest}; everything was read again, by \
          {last_reads} transactions",
         cluster.plan.protocol,
         arguments.secs,

@@ -100,7 +100,7 @@ impl Nemesis<'_> {
     async fn upgrade_cleanly(&mut self, failure: Failure) -> Result<(), Failure> {
         let Some(refusal) = self.refusal() else {
             return Err(Failure::failed(
-                "check failed: an upgrade failed, and no node named itself, an epoch and what to do",
+                "check failed: an upgrade failed, and no node said which epoch it refuses and why",
                 failure,
             ));
         };
