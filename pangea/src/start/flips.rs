@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The number of the newest tables among which a row is chosen. Those of a torture are created
 /// last, after the tables of the catalog.
-const TABLES: usize = 5;
+const TABLES: usize = 6;
 
 /// Flips a bit of a row for each signal, forever.
 pub async fn flip_on_signals(engine: Arc<dyn Engine>) {

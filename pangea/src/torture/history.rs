@@ -14,6 +14,8 @@ use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
 pub enum Key {
     /// A list: a text to which values are appended.
     List(i64),
+    /// A list of those that are always appended to together.
+    Every(i64),
     /// A register, which exists from its first write on.
     Register(i64),
     /// A row that is inserted and deleted, and that scans find. This is the only kind whose key is
@@ -27,7 +29,11 @@ impl Key {
     /// Returns the key in its table.
     pub fn id(self) -> i64 {
         match self {
-            Self::List(id) | Self::Register(id) | Self::Row(id) | Self::Mark(id) => id,
+            Self::List(id)
+            | Self::Every(id)
+            | Self::Register(id)
+            | Self::Row(id)
+            | Self::Mark(id) => id,
         }
     }
 
@@ -35,6 +41,7 @@ impl Key {
     pub fn sibling(self, id: i64) -> Self {
         match self {
             Self::List(_) => Self::List(id),
+            Self::Every(_) => Self::Every(id),
             Self::Register(_) => Self::Register(id),
             Self::Row(_) => Self::Row(id),
             Self::Mark(_) => Self::Mark(id),
@@ -46,6 +53,7 @@ impl Key {
         match self {
             Self::Row(id) => Atom::Number(id),
             Self::List(id) => text("list", id),
+            Self::Every(id) => text("every", id),
             Self::Register(id) => text("register", id),
             Self::Mark(id) => text("mark", id),
         }
