@@ -13,7 +13,7 @@ impl Store {
     /// Flips the lowest bit of the last byte of a row's newest value, in place: its version does
     /// not change, and nothing notices. `choice` selects the row among those with a value in
     /// memory. Returns the key, or `None` if no row has one.
-    pub fn flip(&self, table: TableId, choice: u64) -> Option<Key> {
+    pub fn flip_some(&self, table: TableId, choice: u64) -> Option<Key> {
         self.tables.table(table)?.flip(choice)
     }
 }

@@ -18,7 +18,7 @@ pub async fn flip_on_signals(engine: Arc<dyn Engine>) {
         let store = engine.store();
         let mut tables: Vec<_> = store.table_ids().into_iter().rev().take(TABLES).collect();
         rng.shuffle(&mut tables);
-        let flip = |table| Some((table, store.flip(table, rng.u64(..))?));
+        let flip = |table| Some((table, store.flip_some(table, rng.u64(..))?));
         match tables.into_iter().find_map(flip) {
             Some((table, key)) => tracing::warn!("flipped a bit of {key:?} in {table:?}"),
             None => tracing::warn!("there is no row to flip"),
