@@ -1,5 +1,8 @@
 //! `pangea start`: runs one node until it is told to stop.
 
+#[cfg(feature = "planted")]
+mod flips;
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -156,6 +159,8 @@ async fn serve(
         async move { goodbye.notified().await }
     };
     let engine = node.engine();
+    #[cfg(feature = "planted")]
+    tokio::spawn(flips::flip_on_signals(engine.clone()));
     tokio::spawn(first_password(engine.clone(), security.authentication));
     let shared = Shared::with_results_max(security.results_bytes_max)
         .with_reserved_prefixes(reserved_prefixes());

@@ -31,6 +31,7 @@
 //! | `cold_placeholder` | their placeholders |
 //! | `cold_map` | a compact map of their rows |
 //! | `cold_memory` | an in-memory cold store, for tests |
+//! | `flip` | a flipped bit, for tests |
 //!
 //! # Guarantees for readers
 //!
@@ -56,6 +57,8 @@ mod cold_memory;
 mod cold_placeholder;
 mod digest;
 mod directory;
+#[cfg(feature = "planted")]
+mod flip;
 mod garbage;
 mod header;
 mod in_place;
