@@ -150,9 +150,8 @@ impl<R> Rows<R> {
 
     /// The rows whose hashes have one of these numbers in bits 24 to 31, in no order.
     pub(super) fn of_tags(&self, tags: std::ops::RangeInclusive<u8>) -> impl Iterator<Item = &R> {
-        let is_in = move |place: &&Place| {
-            !place.is_free() && tags.contains(&((place.tag() >> 24) as u8))
-        };
+        let is_in =
+            move |place: &&Place| !place.is_free() && tags.contains(&((place.tag() >> 24) as u8));
         self.places.iter().filter(is_in).map(|place| self.row(place.row()))
     }
 

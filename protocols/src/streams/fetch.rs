@@ -111,9 +111,8 @@ impl<H: Host> Streams<H> {
         source: NodeId,
         (from, upto): (Bid, Bid),
     ) {
-        let may_have = |peer: &NodeId| {
-            replica.is_up[peer.index()] && !self.has_said_gone(*peer, source, from)
-        };
+        let may_have =
+            |peer: &NodeId| replica.is_up[peer.index()] && !self.has_said_gone(*peer, source, from);
         for peer in replica.peers().filter(may_have) {
             cx.mark("inputs.fetch_from_everyone");
             replica.send(cx, peer, Message::Fetch { source, from, upto });
