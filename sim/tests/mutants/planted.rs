@@ -1,6 +1,8 @@
 //! Planted bugs: each must be caught by a swarm of bounded size. `PANGEA_WRITE_PROOF=1` rewrites
 //! the table in docs/PROOF.md.
 
+mod named;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
