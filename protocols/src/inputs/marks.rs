@@ -216,8 +216,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
     mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")
         .rare("a node is stopped in order"),
-    mark("inputs.stop_over", "a node that is to stop may end")
-        .rare("a node is stopped in order"),
+    mark("inputs.stop_over", "a node that is to stop may end").rare("a node is stopped in order"),
     mark("inputs.checkpoint_failed", "a checkpoint was not written"),
     mark(
         "inputs.checkpoint_requested",

@@ -17,8 +17,7 @@ use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, refuses_clients, size, too_far_behind,
-    too_many_in_flight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, refuses_clients, size, too_far_behind, too_many_in_flight,
 };
 
 impl Minerva {

@@ -28,8 +28,7 @@ const LATER: &[FaultKind] = &[FaultKind::FailedCheckpoint];
 const LATER_SHARE: u64 = 4;
 
 /// Kinds that were added last.
-const NEWEST: &[FaultKind] =
-    &[FaultKind::CrashAfterMark, FaultKind::Quiet, FaultKind::Upgrade];
+const NEWEST: &[FaultKind] = &[FaultKind::CrashAfterMark, FaultKind::Quiet, FaultKind::Upgrade];
 /// The most of each in a run. Of the waits for a mark, most last until the end of the run.
 const MARKS_MAX: u64 = 12;
 const QUIET_MAX: u64 = 3;
