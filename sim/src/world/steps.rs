@@ -19,7 +19,7 @@ const TXNS_MAX: u64 = 256;
 
 /// An epoch has at most this number of transactions for each client: one that the client waits for,
 /// and some that it no longer waits for.
-const TXNS_OF_CLIENT: u64 = 4;
+const TXNS_OF_CLIENT: u64 = 8;
 
 /// Counts the transactions of a step.
 #[derive(Debug, Default)]

@@ -88,8 +88,13 @@ impl<P: Protocol> World<P> {
         Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
     }
 
-    /// Begins an upgrade, unless one is in progress.
+    /// Begins an upgrade, unless one is in progress. Masters that acknowledge before agreement, and
+    /// partitioned tables, are not upgraded: another program may discard what such a master has
+    /// acknowledged, as a failover does, and shards may wait for each other's refused epochs.
     pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
+        if P::may_lose_commits(&self.options) || self.settings.shards > 1 {
+            return;
+        }
         let is_first = self.upgrade.stage == Stage::None;
         if !is_first && !self.is_upgraded() {
             return;
@@ -102,6 +107,11 @@ impl<P: Protocol> World<P> {
         if is_first {
             self.queue.push(self.now, Event::Operator);
         }
+    }
+
+    /// Whether an upgrade is in progress.
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.upgrade.stage != Stage::None && !self.is_upgraded()
     }
 
     /// Whether all nodes run the newest program, and none refuses an epoch.

@@ -102,7 +102,8 @@ impl<P: Protocol> World<P> {
             return;
         }
         let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target)
-            && !self.nodes.iter().any(|node| node.is_replaced);
+            && !self.nodes.iter().any(|node| node.is_replaced)
+            && !self.is_upgrading();
         if has_caught_up && self.are_replicas_equal() {
             let nodes = self.topology.clone();
             nodes.node_ids().for_each(|id| self.compare_agreed(id));

@@ -74,7 +74,7 @@ fn every_mistake_shows_in_registers_and_rows_too() {
         (Bug::KeepAborted, "register", &["G1a"][..]),
         (Bug::StaleFresh, "long-fork", &["G-single-realtime"][..]),
         (Bug::CertifyWritesAlone, "write-skew", &["G2-item"]),
-        (Bug::CertifyWritesAlone, "cycle", &["G2-item"]),
+        (Bug::CertifyWritesAlone, "cycle", &["G2-item", "G2-item-realtime"]),
         (Bug::CertifyWritesAlone, "ranges", &["G2", "G2-item"]),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)

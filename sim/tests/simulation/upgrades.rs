@@ -3,7 +3,7 @@
 
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
-use pangea_protocols::calvin::{self, Calvin, Replication};
+use pangea_protocols::calvin::{self, Calvin};
 use pangea_protocols::minerva::{self, Minerva};
 use pangea_sim::faults::{Fault, Rule};
 use pangea_sim::{FaultKind, Report, Settings};
@@ -68,6 +68,4 @@ fn calvin_is_upgraded() {
     assert!(refused > 0 && undone > 0, "what was not checkpointed is refused: {refused}, {undone}");
     run::<Calvin>(&little, 3, &[]);
     run::<Calvin>(&little, 3, CRASHES);
-    let master = calvin::Options { replication: Replication::Asynchronous, ..little };
-    run::<Calvin>(&master, 3, &[]);
 }

@@ -5,7 +5,7 @@
 //!   in turn:      kill, start with the other program   for each node, also while others are down
 //!   at once:      kill all, start all with the other program
 //!   if it is refused: start all with the previous program, stop them cleanly, start all with the
-//!                     other one
+//!                     other one; again if the epochs of both programs alternate
 //! ```
 //!
 //! Nodes with different programs may refuse each other. What must not happen is that an epoch runs
@@ -21,6 +21,10 @@ use crate::failure::Failure;
 
 /// The time between two looks at the nodes' logs.
 const LOOK: Duration = Duration::from_millis(100);
+/// The time for a node that refuses an epoch to get the checkpoint of one that has run it.
+const GRACE: Duration = Duration::from_secs(4);
+/// The maximum number of times that an upgrade goes back to the previous program.
+const BACK_MAX: usize = 3;
 
 /// The programs of nodes. `None` is this program.
 #[derive(Debug, Default)]
@@ -106,16 +110,29 @@ impl Nemesis<'_> {
         };
         self.tell(&format!("refused: {refusal}"));
         self.programs.refusals += 1;
-        self.kill_all().await;
-        self.tell("start all with the previous program");
-        self.start_all(self.programs.current.clone()).await?;
-        self.wait_usable().await?;
-        self.tell("stop all cleanly, and start the other program");
-        self.cluster.stop_members().await?;
-        self.start_all(self.programs.other.clone()).await?;
-        self.wait_usable().await?;
-        self.swap_programs();
-        Ok(())
+        for _ in 0..BACK_MAX {
+            self.kill_all().await;
+            self.tell("start all with the previous program");
+            self.start_all(self.programs.current.clone()).await?;
+            if let Err(failure) = self.wait_usable().await
+                && self.refusal().is_none()
+            {
+                return Err(failure);
+            }
+            self.tell("stop all cleanly, and start the other program");
+            self.cluster.stop_members().await?;
+            self.start_all(self.programs.other.clone()).await?;
+            match self.wait_usable().await {
+                Ok(()) => {
+                    self.swap_programs();
+                    return Ok(());
+                }
+                Err(failure) if self.refusal().is_none() => return Err(failure),
+                Err(_) => {}
+            }
+        }
+        let what = "check failed: nodes refuse epochs although their advice was followed";
+        Err(Failure::Failed(what.to_owned()))
     }
 
     fn swap_programs(&mut self) {
@@ -136,13 +153,14 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Waits until all nodes can commit, or until one refuses to continue.
+    /// Waits until all nodes can commit, or until one has refused to continue for a while.
     async fn wait_usable(&mut self) -> Result<(), Failure> {
         let clients = self.cluster.clients().await?;
         let refused = async {
             while self.refusal().is_none() {
                 tokio::time::sleep(LOOK).await;
             }
+            tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
             usable = self.cluster.usable(&clients) => usable,
