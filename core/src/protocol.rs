@@ -27,6 +27,7 @@
 //! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
 //!   passed the timestamp.
 
+mod first_run;
 mod lane;
 mod mark;
 mod status;
@@ -47,6 +48,7 @@ use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
+pub use first_run::FirstRun;
 pub use lane::Lane;
 pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
@@ -403,19 +405,6 @@ pub enum Effect<P: Protocol> {
     },
     /// Count a mark: a rare branch or a phase that this step passed through.
     Mark(&'static str),
-}
-
-/// The fate of a transaction's first run. Informational: no decision depends on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum FirstRun {
-    /// The run was valid.
-    #[default]
-    Valid,
-    /// The transaction had no earlier run: it ran only at its place in the order.
-    Absent,
-    /// The run was invalidated: the transaction was executed or checked again at its place in the
-    /// order. Names the key of a conflicting write, if known.
-    Invalidated(Option<(TableId, Key)>),
 }
 
 /// The environment of a step. Apart from its state and its input, a step accesses only this.

@@ -3,7 +3,8 @@
 //! The digest of a table's writes at a version is the sum of the hashes of all keys that have a
 //! value or a deletion of that version. A sum does not depend on the order of the writes, so
 //! replicas with different numbers of workers get the same. If a key is written several times at a
-//! version, only the last write counts, so the sum does not depend on how writes are grouped either.
+//! version, only the last write counts, so the sum does not depend on how writes are grouped,
+//! either.
 //!
 //! ```text
 //!   write        sum + hash(key, new) - hash(key, replaced value of the same version)

@@ -78,7 +78,7 @@ impl<H: Host> Inputs<H> {
             return H::lead(self, cx);
         }
         if self.is_refusing() {
-            // Each cut under this code would be one more for which nodes must change their programs.
+            // Each cut under this code is one more for which nodes must change their programs.
             return;
         }
         let term = self.agreement().term();

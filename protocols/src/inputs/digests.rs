@@ -24,8 +24,8 @@
 //!
 //! **Consequences.** A replica that sees a majority of its group agree on another digest stops. The
 //! majority goes on, and reports in its status which replica differs. If no value can have a
-//! majority any more (of two replicas always), nobody knows which replica is right, and all that see
-//! it stop.
+//! majority any more (of two replicas always), nobody knows which replica is right, and all that
+//! see it stop.
 //!
 //! Epochs are compared once they are confirmed: with asynchronous replication, earlier ones may
 //! still be rolled back. Epochs that a replica replays from its log or skips with a peer's

@@ -58,6 +58,14 @@ pub enum ExecutionMode {
 }
 
 impl TxnRecord {
+    /// The arguments of a call; a certified transaction has none.
+    pub(super) fn args(&self) -> &[u8] {
+        match &self.program {
+            Program::Call { args, .. } => args,
+            Program::Certified(_) => &[],
+        }
+    }
+
     /// The read set and write set of the run at its source, if they are to be validated.
     pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
         match (&self.how, &self.program) {

@@ -31,7 +31,7 @@ use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 
 use super::batch::{Batch, ExecutionMode, TxnRecord};
-use super::chains::{self, Chain, Entry};
+use super::chains::{self, Chain, Entry, entries_of};
 use super::conflict_graph::{self, ConflictGraph, Limit};
 use super::conflict_keys::first_run;
 use super::contention::Change;
@@ -113,23 +113,6 @@ impl Commit {
         };
         queue[..queue.len().min(len_max)].iter().map(entry).collect()
     }
-}
-
-/// The arguments of a call; a certified transaction has none.
-fn args_of(record: &TxnRecord) -> &[u8] {
-    match &record.program {
-        Program::Call { args, .. } => args,
-        Program::Certified(_) => &[],
-    }
-}
-
-/// The transactions of batches.
-fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
-    let mut entries = Vec::with_capacity(batches.iter().map(|batch| batch.records.len()).sum());
-    for batch in batches {
-        entries.extend(batch.records.iter().map(|record| Entry { record, base: batch.base }));
-    }
-    entries
 }
 
 impl Minerva {
@@ -285,7 +268,7 @@ impl Minerva {
         } else if !is_bulk {
             logged.owed += bytes;
         }
-        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: args_of(record) };
+        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: record.args() };
         Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
@@ -463,7 +446,7 @@ impl Minerva {
                 continue;
             };
             let header = header_in_order(record.txn, &record.program);
-            for write in logged.read(args_of(record)).expect(INTACT) {
+            for write in logged.read(record.args()).expect(INTACT) {
                 let version = Version { version: epoch, header, value: write.value };
                 cx.store.apply(write.table, write.key, version);
             }

@@ -76,7 +76,8 @@ fn a_row_that_nobody_writes_is_compared_in_its_turn() {
     assert_stopped(&cluster, flipped, "in rows as of epoch 32 in table 7");
 }
 
-/// Of two replicas neither can know which one is right, and either may be about to serve wrong rows.
+/// Of two replicas neither can know which one is right, and either may be about to serve wrong
+/// rows.
 #[test]
 fn two_replicas_that_differ_both_stop() {
     let mut cluster = ClusterOf::<Calvin>::new(2, Calvin::by_hand());
@@ -93,8 +94,8 @@ fn two_replicas_that_differ_both_stop() {
     }
 }
 
-/// A replica that was away replays nothing for its peers, compares the epochs that it runs late, and
-/// skips those that a checkpoint contains. None of these is a difference.
+/// A replica that was away replays nothing for its peers, compares the epochs that it runs late,
+/// and skips those that a checkpoint contains. None of these is a difference.
 #[test]
 fn replicas_that_are_late_or_skip_epochs_do_not_differ() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, cuts_kept: 5, ..by_hand() };

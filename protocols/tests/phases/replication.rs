@@ -344,8 +344,8 @@ fn a_batch_is_as_small_as_it_should_be_however_long_the_keys_are() {
 }
 
 /// Story: in the paper's variant only the source learns who has its batches. Two of five nodes, the
-/// sources of two batches, were lost right after a cut. Each survivor lacked one of the batches, and
-/// no survivor knew that another one had it. A replica asked only peers that it knew to have a
+/// sources of two batches, were lost right after a cut. Each survivor lacked one of the batches,
+/// and no survivor knew that another one had it. A replica asked only peers that it knew to have a
 /// batch, so all three waited until somebody wrote again.
 #[test]
 fn survivors_that_were_told_nothing_ask_everyone_for_missing_batches() {

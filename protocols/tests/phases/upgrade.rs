@@ -1,7 +1,7 @@
 //! Stops in order, and restarts with a program that has other procedures.
 //!
-//! The log once had procedures by their places in the sorted list of names. With one more procedure,
-//! another one ran with the arguments of an acknowledged transaction, whose writes were lost.
+//! The log once had procedures by their places in the sorted list of names. With one more, another
+//! ran with the arguments of an acknowledged transaction, whose writes were lost.
 
 use pangea_core::protocol::Input;
 use pangea_protocols::calvin::Calvin;

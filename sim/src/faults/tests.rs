@@ -1,3 +1,5 @@
+//! Tests of the rules: what is drawn, and how they are written.
+
 use pangea_core::protocol::Mark;
 use pangea_core::time::Span;
 

@@ -51,7 +51,7 @@ pub(super) struct Clients {
     tickets: u64,
     prepared: BTreeMap<OpId, Prepared>,
     /// What the node of a program that only reads had told its clients when the program arrived.
-    floors: BTreeMap<OpId, Told>,
+    floors: BTreeMap<OpId, Promised>,
     /// The number of operations that have not ended.
     pub(super) open: usize,
 }
@@ -66,7 +66,7 @@ struct Client {
 
 /// The newest version of which a node has told any client in this life.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Promised {
     /// The store's timeline then: a node may discard what it has told.
     timeline: u64,
     version: SnapshotVersion,
@@ -269,7 +269,7 @@ impl<P: Protocol> World<P> {
         let running = running.expect("the node runs, because it answers");
         let timeline = running.store.timeline();
         if running.told.timeline != timeline {
-            running.told = Told { timeline, version: SnapshotVersion::ZERO };
+            running.told = Promised { timeline, version: SnapshotVersion::ZERO };
         }
         running.told.version = running.told.version.max(version);
         if floor.timeline == timeline && version < floor.version {

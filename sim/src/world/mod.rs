@@ -15,13 +15,14 @@
 //!
 //! `node` runs protocol steps and carries effects out. `links` manages connections. `network`
 //! decides when a message arrives. `clients` invokes operations and records results. `faults`
-//! begins and ends faults. `upgrade` restarts nodes with other programs. `watch` advances the
-//! phases and compares replicas. `steps` limits the length of a step.
+//! begins and ends faults. `losses` are repaired by a new node. `upgrade` restarts nodes with other
+//! programs. `watch` advances the phases and compares replicas. `steps` limits how long a step is.
 
 mod clients;
 mod cold;
 mod faults;
 mod links;
+mod losses;
 mod master_terms;
 mod network;
 mod node;

@@ -16,7 +16,7 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::clients::Told;
+use super::clients::Promised;
 use super::pool::Workers;
 use super::steps::StepTxns;
 use super::{Event, World};
@@ -119,7 +119,7 @@ pub(super) struct Running<P: Protocol> {
     pub(super) chosen: Option<Chosen>,
     pub(super) steps: u64,
     pub(super) waiting: BTreeMap<Ticket, OpId>,
-    pub(super) told: Told,
+    pub(super) told: Promised,
 }
 
 impl<P: Protocol> Node<P> {
@@ -263,7 +263,7 @@ impl<P: Protocol> World<P> {
             chosen: None,
             steps: 0,
             waiting: BTreeMap::new(),
-            told: Told::default(),
+            told: Promised::default(),
         });
         let numbers = [node.disk.head().0, records];
         self.trace.event(self.now, id, "start", numbers, || format!("{records} records"));
@@ -296,79 +296,6 @@ impl<P: Protocol> World<P> {
         }
         let life = self.nodes[id.index()].life;
         self.queue.push(self.now + down, Event::Start { node: id, life });
-    }
-
-    /// Stops the node permanently. Skipped if its group would lose its majority, or if a node of
-    /// the group has not begun, because the first start needs all nodes.
-    pub(super) fn destroy(&mut self, id: NodeId) {
-        let group = self.topology.group(self.topology.nodes[id.index()].shard);
-        let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
-        let gone = group.nodes().iter().filter(is_gone).count();
-        let has_begun = |node: &NodeId| self.nodes[node.index()].has_begun;
-        if !group.nodes().iter().all(has_begun) {
-            return;
-        }
-        if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
-            || gone + group.topology.majority() >= group.nodes().len()
-        {
-            return;
-        }
-        self.crash(id, Span::ZERO);
-        let node = &mut self.nodes[id.index()];
-        node.is_destroyed = true;
-        // Invalidates the pending event that would start the node.
-        node.life += 1;
-    }
-
-    /// Whether the cluster survives the loss of a node's disk. It cannot distinguish a node that
-    /// lost its disk during the first start from one that has never started.
-    fn can_lose_disk(&self) -> bool {
-        let is_whole = |node: &Node<P>| {
-            node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
-        };
-        let group = self.topology.group(ShardId(0));
-        P::REJOINS && group.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
-    }
-
-    /// Stops the node and discards its disk.
-    pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
-            return;
-        }
-        self.crash(id, down);
-        self.replace(id);
-    }
-
-    /// Stops the node and flips a durable bit of its log.
-    pub(super) fn flip_bit(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
-            return;
-        }
-        self.crash(id, down);
-        let node = &mut self.nodes[id.index()];
-        node.damaged = node.disk.flip_bit(&mut node.disk_dice);
-    }
-
-    /// The node starts and must detect that its log is damaged.
-    fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
-        match self.nodes[id.index()].disk.recover(Store::new()) {
-            // The bit is in an unused place.
-            Ok((durable, _)) if durable.records == before => {}
-            Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
-            Err(error) => {
-                self.trace.event(self.now, id, "damaged", [0, 0], || error);
-                self.replace(id);
-            }
-        }
-    }
-
-    /// Replaces the node by one with an empty disk.
-    fn replace(&mut self, id: NodeId) {
-        let node = &mut self.nodes[id.index()];
-        (node.disk, node.is_replaced) = (Disk::default(), true);
-        self.counts.replaced += 1;
-        self.master_terms.histories.on_disk_lost(id);
-        self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
     /// Queues an input at a node, if it is running.

@@ -1,8 +1,8 @@
 //! Advances the phases of a run and checks that replicas are identical.
 //!
 //! Replicas are compared by the digest of their tables: at sampled versions whenever a replica
-//! publishes one, and at the end, when no work is in flight. At each version, they are also compared
-//! by what they agree on besides: the configuration and the heads.
+//! publishes one, and at the end, when no work is in flight. At each version, they are also
+//! compared by what they agree on besides: the configuration and the heads.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Protocol;

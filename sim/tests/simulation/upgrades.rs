@@ -1,5 +1,5 @@
-//! Nodes that restart with a later version of their program: nothing is lost, and no epoch runs with
-//! other code than on the nodes that have run it.
+//! Nodes that restart with a later version of their program: nothing is lost, and no epoch runs
+//! with other code than on the nodes that have run it.
 
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;

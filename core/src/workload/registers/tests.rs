@@ -1,3 +1,5 @@
+//! Tests of the workload.
+
 use super::*;
 use crate::key::Direction;
 use crate::workload::model::Model;
