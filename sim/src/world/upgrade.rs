@@ -125,13 +125,26 @@ impl<P: Protocol> World<P> {
         self.upgrade.left.is_empty() && self.nodes.iter().all(is_done)
     }
 
+    /// A node that crashed while it was being stopped, and has started with its former program.
+    fn outdated(&self) -> Option<NodeId> {
+        let is_outdated = |node: &&Node<P>| {
+            let is_done = node.is_destroyed || node.program == self.upgrade.program;
+            !is_done && node.stop_by.is_none()
+        };
+        self.nodes.iter().find(is_outdated).map(|node| node.id)
+    }
+
     /// The operator's next look.
     pub(super) fn on_operator(&mut self) {
         self.end_stops();
+        let outdated = self.outdated();
         match self.upgrade.stage {
             Stage::None => return,
             Stage::Forward if !self.upgrade.left.is_empty() => self.stop_next(),
             Stage::Forward if self.is_upgraded() => self.upgrade.since = self.now,
+            Stage::Forward if let Some(id) = outdated => {
+                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+            }
             Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
                 self.go_back();
             }
