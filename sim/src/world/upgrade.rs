@@ -142,8 +142,9 @@ impl<P: Protocol> World<P> {
             Stage::None => return,
             Stage::Forward if !self.upgrade.left.is_empty() => self.stop_next(),
             Stage::Forward if self.is_upgraded() => self.upgrade.since = self.now,
-            Stage::Forward if let Some(id) = outdated => {
-                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+            Stage::Forward if outdated.is_some() => {
+                let (program, down) = (self.upgrade.program, self.upgrade.down);
+                outdated.into_iter().for_each(|id| self.restart_with(id, program, down));
             }
             Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
                 self.go_back();
