@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Chosen, ColdMemory, Pin, Store};
 use pangea_core::time::{Span, Timestamp};
@@ -72,12 +72,12 @@ pub(super) struct Node<P: Protocol> {
     /// start.
     pub(super) has_begun: bool,
     /// The log's records before a bit flipped; the next start must detect the damage.
-    damaged: Option<Vec<(LogPosition, Bytes)>>,
-    disk: Disk,
+    pub(super) damaged: Option<Vec<(LogPosition, Bytes)>>,
+    pub(super) disk: Disk,
     workers: Workers,
     pub(super) clock: Clock,
     protocol_dice: SimRng,
-    disk_dice: SimRng,
+    pub(super) disk_dice: SimRng,
     processor_dice: SimRng,
     /// The number of effects before the node crashes, and its downtime.
     pub(super) crash_after: Option<(u64, Span)>,
