@@ -180,8 +180,14 @@ fn up_to_128_writers_of_a_key_are_not_crowded() {
     assert_eq!(graph(195).vertices.len(), 65);
 }
 
+/// Makes a load of a size.
+type Load = fn(usize) -> Run;
+
+/// Returns the size of the set that a solver finds.
+type SolverSize = fn(&Graph) -> usize;
+
 /// The loads of a client that make a key or a range conflict with itself, by name.
-fn loads() -> Vec<(&'static str, fn(usize) -> Run)> {
+fn loads() -> Vec<(&'static str, Load)> {
     let one_key: fn(usize) -> Run = |_| Run { writes: vec![7], ..Run::default() };
     let two_keys: fn(usize) -> Run =
         |i| Run { writes: vec![7, 100 + i as u32 / 40], ..Run::default() };
@@ -274,7 +280,7 @@ const DEFAULT: Limit = Limit(CONFLICTS_MAX);
 /// on every replica. Eight times the transactions may cost sixteen times as much, but not 64 times.
 #[test]
 fn the_cost_of_graph_and_set_grows_with_the_epoch_and_not_with_its_square() {
-    let solvers: [(&str, fn(&Graph) -> usize); 2] = [
+    let solvers: [(&str, SolverSize); 2] = [
         ("exact", |graph| exact(graph, BUDGET_NODES).chosen.len()),
         ("greedy", |graph| greedy(graph).chosen.len()),
     ];
