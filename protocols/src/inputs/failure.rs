@@ -114,8 +114,9 @@ impl<H: Host> Inputs<H> {
             "epoch {epoch} can't be applied: {why} (this is a bug). Every node stops at this \
              epoch, and stops there again when it is started. Keep a copy of a data directory for \
              a report. To go on without the transactions of this epoch, stop all nodes, add \
-             {epoch} to the list skip_epochs in the table [{protocol}] of every node's configuration, and \
-             start all nodes: all its transactions are then aborted on all nodes",
+             {epoch} to the list skip_epochs in the table [{protocol}] of every node's \
+             configuration, and start all nodes: all its transactions are then aborted on all \
+             nodes",
             epoch = epoch.0,
             protocol = <H as Protocol>::NAME,
         ));
