@@ -125,8 +125,10 @@ fn header(job: &Job<'_>) -> RecordHeader {
     RecordHeader::new(job.txn)
 }
 
-/// The transactions of a load, by name.
-fn loads() -> Vec<(&'static str, fn(usize) -> Program)> {
+/// A name, and the transactions of a load.
+type Load = (&'static str, fn(usize) -> Program);
+
+fn loads() -> Vec<Load> {
     vec![
         ("writers of one key", |_| certified(vec![], vec![], vec![7])),
         ("readers of one key", |_| certified(vec![7], vec![], vec![])),
