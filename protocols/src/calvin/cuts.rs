@@ -95,6 +95,10 @@ impl Host for Calvin {
         log.extension.mastery.last_fixed()
     }
 
+    fn last_acknowledged(log: &Inputs<Self>) -> Option<SnapshotVersion> {
+        log.extension.mastery.last_acknowledged()
+    }
+
     fn early_cut(log: &mut Inputs<Self>, epoch: SnapshotVersion) -> Option<Cut> {
         log.early_of(epoch)
     }
@@ -113,7 +117,7 @@ impl Host for Calvin {
     }
 
     fn first_needed(log: &Inputs<Self>) -> Option<LogPosition> {
-        log.extension.mastery.early.front().map(|early| early.position)
+        log.extension.mastery.first_needed()
     }
 
     fn numbers_skipped(log: &Inputs<Self>) -> u64 {
@@ -167,6 +171,7 @@ impl Host for Calvin {
 
     fn on_installed(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
         log.skip_early(log.cut.applied);
+        log.release_held();
         log.forget_master_term(cx);
     }
 

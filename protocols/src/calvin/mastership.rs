@@ -91,6 +91,9 @@ pub(crate) struct Mastership {
     preferred: Option<NodeId>,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
+    /// The first position and the last epoch of cuts that this replica fixed while its program was
+    /// another one, and can't run. They stay in its log for that program.
+    held: Option<(LogPosition, SnapshotVersion)>,
     /// The master of the confirmed epoch and its term, if known.
     confirmed_term: Option<(NodeId, MasterTerm)>,
     /// `Some` while this replica leads.
@@ -121,6 +124,7 @@ impl Mastership {
         Self {
             preferred,
             early: VecDeque::new(),
+            held: None,
             confirmed_term: None,
             master_term: None,
             opened: Term::default(),
@@ -143,6 +147,17 @@ impl Mastership {
     /// The last epoch whose cut this replica has fixed.
     pub(crate) fn last_fixed(&self) -> Option<SnapshotVersion> {
         self.early.back().map(|early| early.epoch)
+    }
+
+    /// The last epoch whose transactions this replica may have acknowledged before it was decided.
+    pub(super) fn last_acknowledged(&self) -> Option<SnapshotVersion> {
+        self.last_fixed().max(self.held.map(|(_, last)| last))
+    }
+
+    /// The position of the first cut that a restart needs.
+    pub(super) fn first_needed(&self) -> Option<LogPosition> {
+        let early = self.early.front().map(|early| early.position);
+        early.into_iter().chain(self.held.map(|(first, _)| first)).min()
     }
 }
 
@@ -427,13 +442,28 @@ impl Inputs<Calvin> {
             }
         }
         let applied = self.cut.applied;
-        for (position, epoch, cut) in fixed.into_iter().filter(|(_, epoch, _)| *epoch > applied) {
+        fixed.retain(|(_, epoch, _)| *epoch > applied);
+        for (_, epoch, cut) in &fixed {
+            self.follows_rules(cx, *epoch, cut);
+        }
+        if self.is_refusing() {
+            let (first, last) = (fixed.first(), fixed.last());
+            self.extension.mastery.held = first.zip(last).map(|(first, last)| (first.0, last.1));
+            return;
+        }
+        for (position, epoch, cut) in fixed {
             let next = self.extension.mastery.last_fixed().unwrap_or(applied).next();
             assert_eq!(epoch, next, "discarded cuts have a record");
             cx.mark("calvin.early_restored");
             self.streams.note_known(&cut.heads);
             self.extension.mastery.early.push_back(Early::fixed(epoch, cut, position));
         }
+    }
+
+    /// Releases the cuts that this replica could not run, if its version is past them.
+    pub(crate) fn release_held(&mut self) {
+        let applied = self.cut.applied;
+        self.extension.mastery.held.take_if(|(_, last)| *last <= applied);
     }
 
     /// Asserts the invariants that hold between any two steps.

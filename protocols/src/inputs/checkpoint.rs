@@ -74,7 +74,7 @@ impl<H: Host> Inputs<H> {
         let cut = &self.cut;
         if cut.lacks_cuts() {
             // A checkpoint inside the gap would not end it.
-            return Some(cut.skipped);
+            return Some(cut.skipped.max(self.acknowledged_upto()));
         }
         if cut.wanted > cut.confirmed.epoch {
             return Some(cut.wanted.max(self.acknowledged_upto()));
@@ -82,11 +82,11 @@ impl<H: Host> Inputs<H> {
         are_gone.then(|| cut.applied.next())
     }
 
-    /// The last epoch whose cut this replica has fixed as a master, if it refuses an epoch. It may
-    /// have acknowledged transactions up to there, which an earlier checkpoint would discard.
+    /// The last epoch that this replica may have acknowledged as a master, if it refuses an epoch. An
+    /// earlier checkpoint would discard its transactions.
     fn acknowledged_upto(&self) -> SnapshotVersion {
-        let fixed = self.is_refusing().then(|| H::last_early(self));
-        fixed.flatten().unwrap_or_default()
+        let acknowledged = self.is_refusing().then(|| H::last_acknowledged(self));
+        acknowledged.flatten().unwrap_or_default()
     }
 
     /// Whether this replica can only continue from a checkpoint, or one is in transfer.

@@ -60,6 +60,11 @@ pub(crate) trait Host:
         None
     }
 
+    /// The last epoch whose transactions this replica may have acknowledged before it was decided.
+    fn last_acknowledged(_log: &Inputs<Self>) -> Option<SnapshotVersion> {
+        None
+    }
+
     /// The early cut of an epoch, if it may run and all of its batches are on this replica.
     fn early_cut(_log: &mut Inputs<Self>, _epoch: SnapshotVersion) -> Option<Cut<Self::Rules>> {
         None

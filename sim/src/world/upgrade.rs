@@ -88,11 +88,10 @@ impl<P: Protocol> World<P> {
         Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
     }
 
-    /// Begins an upgrade, unless one is in progress. Masters that acknowledge before agreement, and
-    /// partitioned tables, are not upgraded: another program may discard what such a master has
-    /// acknowledged, as a failover does, and shards may wait for each other's refused epochs.
+    /// Begins an upgrade, unless one is in progress. Partitioned tables are not upgraded: shards may
+    /// wait for each other's refused epochs.
     pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
-        if P::may_lose_commits(&self.options) || self.settings.shards > 1 {
+        if self.settings.shards > 1 {
             return;
         }
         let is_first = self.upgrade.stage == Stage::None;

@@ -69,3 +69,13 @@ fn calvin_is_upgraded() {
     run::<Calvin>(&little, 3, &[]);
     run::<Calvin>(&little, 3, CRASHES);
 }
+
+#[test]
+fn a_master_that_acknowledges_early_is_upgraded() {
+    let replication = calvin::Replication::Asynchronous;
+    let little = calvin::Options { replication, ..calvin::Options::scaled_down() };
+    let (refused, undone) = run::<Calvin>(&little, 3, &[]);
+    assert!(refused > 0 && undone > 0, "what was not checkpointed is refused: {refused}, {undone}");
+    // A master whose checkpoints fail stops with epochs that only its own log has.
+    run::<Calvin>(&little, 3, &[CRASHES, &[FaultKind::FailedCheckpoint]].concat());
+}
