@@ -5,6 +5,8 @@
 //! drawn at random; the other half have few switches at unlikely places (PCT), where most races
 //! are. An order that fails is printed, and `shuttle::replay` repeats it.
 
+mod rollback;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering};
 

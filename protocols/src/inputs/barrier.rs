@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, Ticket};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
@@ -67,6 +68,27 @@ impl Barriers {
     /// Whether some replica waits for the next proposal.
     pub(crate) fn is_asked(&self) -> bool {
         !self.asking.is_empty()
+    }
+
+    /// Whether this replica or a peer ever had a strict read.
+    #[cfg(test)]
+    pub(crate) fn is_used(&self) -> bool {
+        self.token > 0 || !self.arrived.is_empty() || self.is_asked()
+    }
+
+    /// The whole state, for the exhaustive search.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> String {
+        let ticket = |waiter: &Waiter| match waiter {
+            Waiter::Session(ticket) | Waiter::Program(ticket, _) => ticket.0,
+        };
+        let tickets = |waiters: &[Waiter]| waiters.iter().map(ticket).collect::<Vec<_>>();
+        let requested = self.requested.as_ref();
+        let requested = requested.map(|(leader, waiters)| (leader, tickets(waiters)));
+        let proposed = self.proposed.iter().map(|(name, waiters)| (name, tickets(waiters)));
+        let proposed: Vec<_> = proposed.collect();
+        let waiting = (tickets(&self.arrived), requested, proposed, tickets(&self.released));
+        format!("{waiting:?} {} {:?} {:?}", self.token, self.applied, self.asking)
     }
 
     /// Releases reads that have just arrived without waiting: a planted bug.
@@ -140,7 +162,10 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn on_barrier(&mut self, cx: &mut Cx<'_, H>, token: u64, name: ProposalName) {
         let barriers = &mut self.barriers;
         match barriers.requested.take() {
-            Some((leader, waiters)) if leader == name.proposer && token == barriers.token => {
+            Some((leader, waiters))
+                if leader == name.proposer
+                    && mutate!(BarrierOfBefore: token == barriers.token => true) =>
+            {
                 if barriers.applied.is_at_or_after(name) {
                     cx.mark("inputs.barrier_after_its_cut");
                     self.release(cx, waiters);

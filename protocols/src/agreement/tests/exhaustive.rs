@@ -76,7 +76,7 @@ impl Brain for Replica {
             Happened::PeerUp(peer) => self.agreement.on_peer_up(NodeId((*peer).into())),
             Happened::Act(Act::Propose(nth)) => self.agreement.propose(100 + u32::from(*nth)),
             Happened::Act(Act::Campaign) => self.agreement.campaign(),
-            Happened::Act(Act::Submit | Act::Fetch) => return Out::default(),
+            Happened::Act(Act::Submit | Act::Read(_) | Act::Fetch) => return Out::default(),
         }
         self.history = exhaustive::digest(format!("{} {event:?}", self.history).as_bytes());
         self.take()
