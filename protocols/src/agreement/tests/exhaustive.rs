@@ -119,6 +119,8 @@ const CALM: Bounds = Bounds {
     frail: None,
     crashes: 0,
     submits: [0; 3],
+    reads: [0; 3],
+    opening: &[],
     decisions: 2,
     states_max: exhaustive::STATES_MAX,
 };
