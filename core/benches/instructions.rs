@@ -44,8 +44,8 @@ const LIMITS: &[(&str, u64)] = &[
     ("ordered_payment", 1_030_000),
     ("ordered_ycsb_a", 858_000),
     ("optimistic_new_order", 4_248_000),
-    ("optimistic_payment", 1_172_000),
-    ("optimistic_ycsb_a", 1_090_000),
+    ("optimistic_payment", 1_247_000),
+    ("optimistic_ycsb_a", 1_136_000),
 ];
 
 const KEYS: u64 = 4_096;

@@ -52,8 +52,9 @@ id!(
     LogPosition(u64), "l"
 );
 id!(
-    /// A registered procedure. Its position in the registry's order of names.
-    ProcedureId(u16), "p"
+    /// A registered procedure: a hash of its name, so that the number means the same procedure in
+    /// every version of a program. It is in logs and messages.
+    ProcedureId(u32), "p"
 );
 
 impl NodeId {

@@ -106,6 +106,15 @@ bugs! {
     OrphansKept, "orphans-kept", "Batches after a gap outlive their source's disk.";
     VotesWhileRejoining, "votes-while-rejoining",
         "A replaced node votes before it knows its earlier votes.";
+    SequencesForgotten, "sequences-forgotten",
+        "A checkpoint forgets the transaction numbers of other sources.";
+    MembersForgotten, "members-forgotten", "A checkpoint forgets who is a member.";
+    MembersNotTransferred, "members-not-transferred", "A transfer forgets who is a member.";
+    AckedBehindCheckpoint, "acked-behind-checkpoint",
+        "A replica acknowledges batches behind a peer's checkpoint that its disk does not have.";
+    ReadsGoBack, "reads-go-back", "Reads are answered from the epoch before the last.";
+    ReverseEdgeLost, "reverse-edge-lost",
+        "A reverse scan that ends early does not record the last row that it saw.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     OverwrittenPinned, "overwritten-pinned", "A record that a pinned reader needs is overwritten.";
@@ -121,6 +130,7 @@ bugs! {
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
     RoundRobinDiffers, "round-robin-differs", "Each node begins each round with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
+    StepsUnbounded, "steps-unbounded", "A replica applies all cuts that are ready in one step.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure does not wait.";
     FrozenTogether, "frozen-together",
         "Replicas are frozen for checkpoints without the checkpoint turn.";

@@ -27,6 +27,8 @@
 //! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
 //!   passed the timestamp.
 
+mod first_run;
+mod lane;
 mod mark;
 mod status;
 
@@ -46,6 +48,8 @@ use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
+pub use first_run::FirstRun;
+pub use lane::Lane;
 pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
@@ -137,6 +141,18 @@ pub trait Protocol: Sized + Send + 'static {
         None
     }
 
+    /// Whether a node that got [`Input::Stop`] may end now. Asked after each step.
+    fn may_stop(&self) -> bool {
+        true
+    }
+
+    /// Returns the last confirmed version, and a digest of what all replicas of a shard agree on at
+    /// that version besides the rows, such as the configuration. The simulator compares replicas
+    /// by it.
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        None
+    }
+
     /// Asserts the invariants that hold between any two steps.
     ///
     /// # Panics
@@ -170,16 +186,6 @@ pub trait Message: Clone + Debug + Send + Sized + 'static {
     fn payload_bytes(&self) -> usize {
         0
     }
-}
-
-/// One of the two connections to a peer. Messages on one lane arrive in the order in which they
-/// were sent, or not at all. Messages on different lanes are not ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
-    /// Small and urgent messages: acknowledgements, votes, heads.
-    Control,
-    /// Large messages: batches, checkpoints.
-    Bulk,
 }
 
 /// The parameters of a new replica.
@@ -223,6 +229,11 @@ pub enum Input<P: Protocol> {
     /// Writing the checkpoint of this version failed, and its pin was released. The protocol may
     /// request another checkpoint after some seconds, because the next attempt may fail again.
     CheckpointFailed(SnapshotVersion),
+    /// The node is to stop, in order: no client submits anything any more, and the driver waits
+    /// until [`Protocol::may_stop`]. The protocol should take a checkpoint of all that it has
+    /// applied, so that a later version of the program, which might not be able to replay the log,
+    /// can continue. At most once in a run.
+    Stop,
     /// All inputs that had arrived when [`Effect::Resume`] was emitted have been processed.
     Resume,
     /// The values requested by [`Effect::Prefetch`] are in memory.
@@ -246,6 +257,7 @@ impl<P: Protocol> Input<P> {
             Self::Resume => ("resume", 0),
             Self::Prefetched { .. } => ("fetched", 0),
             Self::Restart(_)
+            | Self::Stop
             | Self::PeerUp(_)
             | Self::PeerDown(_)
             | Self::Checkpointed(_)
@@ -393,19 +405,6 @@ pub enum Effect<P: Protocol> {
     },
     /// Count a mark: a rare branch or a phase that this step passed through.
     Mark(&'static str),
-}
-
-/// The fate of a transaction's first run. Informational: no decision depends on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum FirstRun {
-    /// The run was valid.
-    #[default]
-    Valid,
-    /// The transaction had no earlier run: it ran only at its place in the order.
-    Absent,
-    /// The run was invalidated: the transaction was executed or checked again at its place in the
-    /// order. Names the key of a conflicting write, if known.
-    Invalidated(Option<(TableId, Key)>),
 }
 
 /// The environment of a step. Apart from its state and its input, a step accesses only this.

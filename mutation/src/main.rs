@@ -7,8 +7,8 @@
 //!    that one build has all of them. Mutants that do not compile are left out.
 //! 3. [`checks`] runs each test of `core` and `protocols`, and short runs of the simulator, and
 //!    records the mutants that each reaches.
-//! 4. [`hunt`] runs for each mutant the checks that reach it, in processes of their own with a limit
-//!    of time, until one fails.
+//! 4. [`hunt`] runs for each mutant the checks that reach it, in processes of their own with a
+//!    limit of time, until one fails.
 //! 5. [`report`] has the table by file, and the list of survivors.
 //!
 //! Everything is kept in `mutation` of cargo's target folder until the code changes, so a second
@@ -41,9 +41,9 @@ use crate::tree::{Built, Tree};
 /// Changes the code of the phases, the executors and the store in many small ways (mutants), and
 /// lists the changes that no test and no run of the simulator notices.
 ///
-/// All mutants are in one build of a copy, each behind a switch. Results are kept in target/mutation
-/// until the code changes: the next call goes on where this one ended. The table by file and the
-/// survivors are printed, and written to target/mutation/report.md.
+/// All mutants are in one build of a copy, each behind a switch. Results are kept in
+/// target/mutation until the code changes: the next call goes on where this one ended. The table by
+/// file and the survivors are printed, and written to target/mutation/report.md.
 #[derive(Debug, Parser)]
 #[command(
     name = "./mutate",
@@ -72,7 +72,12 @@ struct Args {
     #[arg(long, value_name = "M")]
     minutes: Option<u64>,
     /// Mutants that are tried at a time.
-    #[arg(long, value_name = "J", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "J",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     jobs: u16,
     /// The time for the tests of a mutant, and again for the runs of the simulator.
     #[arg(long, value_name = "SECS", default_value_t = 20)]

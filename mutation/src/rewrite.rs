@@ -1,8 +1,8 @@
 //! Source text in which each mutant is behind a switch.
 //!
 //! `a < b` becomes `(if on(7) { a <= b } else if on(8) { a >= b } else { a < b })`. Only one mutant
-//! is chosen in a process, so a mutant's own text has no switches. The size of the text is therefore
-//! the size of the source times the depth of nested expressions, at most.
+//! is chosen in a process, so a mutant's own text has no switches. The size of the text is
+//! therefore the size of the source times the depth of nested expressions, at most.
 
 use std::ops::Range;
 

@@ -56,7 +56,6 @@ const ROUNDS_MAX: usize = 40;
 
 /// The repository's files, and the folder with the copy.
 pub struct Tree {
-    root: PathBuf,
     copy: PathBuf,
     target: PathBuf,
     files: BTreeMap<String, Vec<u8>>,
@@ -109,7 +108,6 @@ impl Tree {
         }
         hash.update(SWITCH.as_bytes());
         let mut tree = Self {
-            root: root.to_owned(),
             copy: work.join("tree"),
             target: work.join("target"),
             files,
@@ -276,11 +274,6 @@ impl Tree {
                 Some((name, (executable, manifest.parent()?.to_owned())))
             })
             .collect()
-    }
-
-    /// The repository.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 }
 

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Durable, Protocol, Setup};
 use pangea_core::store::Store;
+use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 use pangea_protocols::UnknownProtocol;
@@ -190,7 +191,7 @@ impl From<DiskError> for StartError {
     }
 }
 
-/// A running node. Dropping it stops the node.
+/// A running node. Dropping it stops the node at once, as a crash does.
 pub struct Node<P: Protocol> {
     handle: Handle<P>,
     driver: Option<JoinHandle<()>>,
@@ -292,6 +293,7 @@ impl<P: Protocol> Node<P> {
             on_rejoined: replacement.on_rejoined,
             meter: options.meter,
             syncs,
+            stop_within: Span::from_ms(options.tuning.stop_s * 1_000),
         };
         let (ready, is_ready) = channel();
         let run = move || {
@@ -334,7 +336,8 @@ impl<P: Protocol> Node<P> {
         if closed.is_failure { Err(closed.reason) } else { Ok(()) }
     }
 
-    /// Stops the node and waits for it: none of its threads and open files remain.
+    /// Stops the node in order ([`Handle::stop`]) and waits for it: none of its threads and open
+    /// files remain.
     ///
     /// # Errors
     /// The reason, if it had failed before.
@@ -353,7 +356,7 @@ impl<P: Protocol> Node<P> {
 
 impl<P: Protocol> Drop for Node<P> {
     fn drop(&mut self) {
-        self.handle.stop();
+        self.handle.stop_now();
         self.join();
     }
 }

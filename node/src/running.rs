@@ -14,7 +14,7 @@ use crate::driver::{CommitReply, Handle};
 use crate::meter::Meter;
 use crate::node::{Node, StartError};
 
-/// A running node. Dropping it stops the node.
+/// A running node. Dropping it stops the node at once, as a crash does.
 pub trait RunningNode: Send + Sync {
     /// The node for SQL sessions.
     fn engine(&self) -> Arc<dyn Engine>;
@@ -22,7 +22,11 @@ pub trait RunningNode: Send + Sync {
     /// Requests without SQL.
     fn requests(&self) -> Arc<dyn Requests>;
 
-    /// Stops the node and waits for it: none of its threads and open files remain.
+    /// Asks the node to stop in order, without waiting for it. Nodes that stop together should all
+    /// be asked before the first is waited for.
+    fn begin_stop(&self);
+
+    /// Stops the node in order and waits for it: none of its threads and open files remain.
     ///
     /// # Errors
     /// The reason, if it had failed before.
@@ -42,6 +46,9 @@ pub trait Requests: Send + Sync {
 
     /// Waits until the node has ended, because it was stopped or because it failed.
     fn wait_ended(&self);
+
+    /// Stops the node at once, as a crash does.
+    fn stop_now(&self);
 }
 
 /// Starts the configured node on the real network, with a meter that records the cost of each
@@ -103,6 +110,10 @@ impl<P: Protocol> RunningNode for Node<P> {
         Arc::new(self.handle().clone())
     }
 
+    fn begin_stop(&self) {
+        self.handle().stop();
+    }
+
     fn stop(self: Box<Self>) -> Result<(), String> {
         Self::stop(*self)
     }
@@ -123,5 +134,9 @@ impl<P: Protocol> Requests for Handle<P> {
 
     fn wait_ended(&self) {
         self.inbox().wait_closed();
+    }
+
+    fn stop_now(&self) {
+        Self::stop_now(self);
     }
 }

@@ -18,11 +18,13 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use pangea_core::txn::Procedure;
 
 use crate::failure::Failure;
-use crate::{advise, bench, calibrate, check, demo, lab, sim, sql, start, torture};
+use crate::{advise, bench, calibrate, check, demo, lab, protocol, sim, sql, start, torture};
 
 /// One database in every region: PostgreSQL-compatible, geo-replicated, serializable.
 #[derive(Debug, Parser)]
@@ -47,6 +49,12 @@ enum Command {
     Check(check::Arguments),
     Sql(sql::Arguments),
     Lab(lab::Arguments),
+}
+
+/// Runs the command that the program was started with, with more procedures than `pangea` has.
+pub fn run_with(procedures: Vec<Arc<dyn Procedure>>) -> ExitCode {
+    protocol::add_procedures(procedures);
+    run()
 }
 
 /// Runs the command that the program was started with.

@@ -285,6 +285,7 @@ impl Cluster {
         let Self { nodes, runtime, temporary } = self;
         nodes.iter().for_each(|node| node.goodbye.notify_one());
         runtime.shutdown_timeout(GOODBYE);
+        nodes.iter().for_each(|node| node.node.begin_stop());
         let ended: Result<Vec<()>, String> = nodes.into_iter().map(|it| it.node.stop()).collect();
         drop(temporary);
         ended.map(drop).map_err(Error::Cluster)

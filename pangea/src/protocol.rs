@@ -1,6 +1,6 @@
 //! What the command line asks of a protocol by its name.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pangea_core::guarantee::{Guarantee, TortureSetting};
 use pangea_core::protocol::Protocol;
@@ -29,10 +29,23 @@ pub fn reserved_prefixes() -> Vec<&'static str> {
     names.chain(["pangea"]).collect()
 }
 
-/// Returns every procedure that a node knows: those of SQL and those of the workloads.
+/// The procedures of a program that is `pangea` with more procedures.
+static ADDED: OnceLock<Vec<Arc<dyn Procedure>>> = OnceLock::new();
+
+/// Adds procedures to those that nodes of this process know.
+///
+/// # Panics
+/// If called twice.
+pub fn add_procedures(procedures: Vec<Arc<dyn Procedure>>) {
+    assert!(ADDED.set(procedures).is_ok(), "procedures are added once");
+}
+
+/// Returns every procedure that a node knows: those of SQL, those of the workloads, and those that
+/// the program has added.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     let mut procedures = workload::procedures();
     procedures.extend(pangea_sql::procedures());
+    procedures.extend(ADDED.get().into_iter().flatten().cloned());
     procedures
 }
 
@@ -118,6 +131,17 @@ impl WithProtocol for GuaranteeOf<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         Ok(P::guarantee(&parse_options::<P>(self.0)?))
+    }
+}
+
+/// Whether a protocol may lose acknowledged transactions with these settings.
+pub struct MayLoseCommits<'a>(pub &'a toml::Table);
+
+impl WithProtocol for MayLoseCommits<'_> {
+    type Output = Result<bool, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        Ok(P::may_lose_commits(&parse_options::<P>(self.0)?))
     }
 }
 

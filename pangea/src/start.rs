@@ -1,5 +1,8 @@
 //! `pangea start`: runs one node until it is told to stop.
 
+#[cfg(feature = "planted")]
+mod flips;
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -61,7 +64,8 @@ continues.
 The first superuser, pangea, gets the password in the environment variable
 PANGEA_SUPERUSER_PASSWORD, if it does not have one yet.
 
-SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
+SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it in order: it finishes its transactions and writes a
+checkpoint. A second signal ends it at once.")]
 pub struct Arguments {
     /// Configuration file of the node
     #[arg(long, value_name = "FILE")]
@@ -107,9 +111,27 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::failed("the node can't start", error))?;
     let serving = serve(&config, &*node, (listener, security), arguments.stop_with_stdin);
     let served = runtime.block_on(serving);
+    stop_at_second_signal(node.requests())?;
     // Remaining clients are disconnected before the node stops.
     runtime.shutdown_timeout(GOODBYE);
     served.and(node.stop().map_err(Failure::Failed))
+}
+
+/// Ends a stop that takes too long for the user, who then sends a second signal.
+fn stop_at_second_signal(node: Arc<dyn Requests>) -> Result<(), Failure> {
+    let runtime = crate::runtime(1)?;
+    watch("second-signal", move || {
+        let received = runtime.block_on(async {
+            // Without handlers a signal ends the process, which is what the user wants as well.
+            let Ok(mut signals) = Signals::new() else { return false };
+            signals.received().await;
+            true
+        });
+        if received {
+            tracing::warn!("a second signal: the node ends without its last checkpoint");
+            node.stop_now();
+        }
+    })
 }
 
 /// Binds the node's SQL address.
@@ -137,6 +159,8 @@ async fn serve(
         async move { goodbye.notified().await }
     };
     let engine = node.engine();
+    #[cfg(feature = "planted")]
+    tokio::spawn(flips::flip_on_signals(engine.clone()));
     tokio::spawn(first_password(engine.clone(), security.authentication));
     let shared = Shared::with_results_max(security.results_bytes_max)
         .with_reserved_prefixes(reserved_prefixes());

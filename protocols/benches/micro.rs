@@ -36,7 +36,7 @@ fn phases(criterion: &mut Criterion) {
         bencher.iter(|| epoch.stale(&Sequential, store, *before, chains));
     });
     group.bench_function("conflict graph", |bencher| {
-        bencher.iter(|| epoch.edges(&Sequential, chains, vertices));
+        bencher.iter(|| epoch.graph(&Sequential, chains, vertices));
     });
     group.bench_function("exact", |bencher| bencher.iter(|| exact(graph, BUDGET_NODES)));
     group.bench_function("greedy", |bencher| bencher.iter(|| greedy(graph)));

@@ -179,6 +179,10 @@ impl<C: Codec> Codec for Vec<C> {
     fn is_sound(values: &Vec<C::Value>, node_count: usize) -> bool {
         values.iter().all(|value| C::is_sound(value, node_count))
     }
+
+    fn payload_bytes(values: &Vec<C::Value>) -> usize {
+        values.iter().map(|value| C::payload_bytes(value)).sum()
+    }
 }
 
 /// One value after the other.

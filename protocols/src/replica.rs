@@ -46,14 +46,40 @@ pub(crate) struct Replica {
     /// Bytes persisted since the last checkpoint was requested, including those that a restart
     /// would replay. The maximum value makes a checkpoint due unconditionally.
     pub bytes_since_checkpoint: u64,
+    /// The name of this run's last request to another node.
+    token: u64,
 }
+
+/// The names of a run's requests begin below this number. They fit in a varint of seven bytes for
+/// longer than any run.
+const FIRST_TOKEN_MAX: u64 = 1 << 47;
 
 impl Replica {
     pub(crate) fn new(me: NodeId, group: Group) -> Self {
         let topology = group.topology.clone();
         let me = group.member(me).expect("a replica is a member of its group");
         let is_up = vec![false; topology.node_count()];
-        Self { me, group, topology, is_up, bytes_since_checkpoint: 0 }
+        Self { me, group, topology, is_up, bytes_since_checkpoint: 0, token: 0 }
+    }
+
+    /// Begins a run, which is named by a random number.
+    pub(crate) fn begin_run(&mut self, incarnation: u64) {
+        self.token = incarnation % FIRST_TOKEN_MAX + 1;
+    }
+
+    /// Names a request to another node. No two requests of a replica have the same name, also if it
+    /// restarts: a peer may still reply to a request of an earlier run, in a session with this one.
+    /// All components take their names here.
+    pub(crate) fn next_token(&mut self) -> u64 {
+        assert!(self.token > 0, "a request belongs to a run");
+        self.token += 1;
+        self.token
+    }
+
+    /// The name of this run's last request, for the exhaustive search.
+    #[cfg(test)]
+    pub(crate) fn last_token(&self) -> u64 {
+        self.token
     }
 
     /// The node id of a replica of the group.

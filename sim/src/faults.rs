@@ -23,7 +23,7 @@ use std::str::FromStr;
 use pangea_core::protocol::Lane;
 use serde::{Deserialize, Serialize};
 
-pub use draw::draw;
+pub use draw::{Dice, draw};
 
 /// The largest jump or unreported error of a clock, in ms.
 const CLOCK_MS_MAX: u64 = 3_000;
@@ -34,6 +34,9 @@ pub const LINK_TIMES_MAX: u64 = 30;
 pub const DISK_TIMES_MAX: u64 = 100;
 /// The largest factor by which a step is slowed down.
 pub const PROCESSOR_TIMES_MAX: u64 = 200;
+
+/// The largest number of times that a fault waits for a mark.
+const MARK_TIMES_MAX: u64 = 1_000;
 
 /// A fault with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +99,21 @@ pub enum Fault {
         #[serde(default)]
         after_effects: u64,
     },
+    /// A node stops as in a power failure soon after it has counted a mark of the protocol, however
+    /// late that is. It restarts when it has been down for the duration of the fault.
+    CrashAfterMark {
+        /// The affected node. Without one, it is the first that counts the mark often enough.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<Target>,
+        /// The name of the mark.
+        mark: String,
+        /// How often the node counts the mark after the fault begins, until it is about to crash.
+        #[serde(default = "once")]
+        times: u64,
+        /// The number of effects that the node then still carries out.
+        #[serde(default)]
+        after_effects: u64,
+    },
     /// A node stops and never returns. Only a minority of a group can be destroyed; other faults of
     /// this kind are skipped.
     Destroy {
@@ -117,6 +135,18 @@ pub enum Fault {
     },
     /// All nodes stop at once. Each restarts at some time before the fault ends.
     FullStop {},
+    /// Clients begin no transactions.
+    Quiet {},
+    /// All nodes restart with a later version of their program, which has one more procedure. The
+    /// duration is the downtime of each. What their errors advise is done, until all continue.
+    Upgrade {
+        /// Whether nodes are stopped in order, and not as in a power failure.
+        #[serde(default)]
+        in_order: bool,
+        /// Whether one node restarts after the other, and not all at once.
+        #[serde(default)]
+        rolling: bool,
+    },
     /// No messages pass from some nodes to others.
     Cut {
         /// The senders.
@@ -209,6 +239,10 @@ pub enum Fault {
     },
 }
 
+const fn once() -> u64 {
+    1
+}
+
 impl Fault {
     /// Returns the kind of the fault in a cluster of `nodes` nodes.
     pub fn kind(&self, nodes: usize) -> FaultKind {
@@ -217,10 +251,13 @@ impl Fault {
                 FaultKind::CoordinatorCrash
             }
             Self::Crash { node: Target::Node(_), .. } => FaultKind::Crash,
+            Self::CrashAfterMark { .. } => FaultKind::CrashAfterMark,
             Self::Destroy { .. } => FaultKind::Destroy,
             Self::DiskLoss { .. } => FaultKind::DiskLoss,
             Self::BitFlip { .. } => FaultKind::BitFlip,
             Self::FullStop {} => FaultKind::FullStop,
+            Self::Quiet {} => FaultKind::Quiet,
+            Self::Upgrade { .. } => FaultKind::Upgrade,
             Self::Cut { one_way: true, .. } => FaultKind::OneWay,
             Self::Cut { from, to, one_way: false } if from.len() + to.len() < nodes => {
                 FaultKind::Partial
@@ -263,7 +300,7 @@ impl Fault {
             false => Err(format!("{what} = {number}: must be from 1 to {most}")),
         };
         match self {
-            Self::FullStop {} => Ok(()),
+            Self::FullStop {} | Self::Quiet {} | Self::Upgrade { .. } => Ok(()),
             Self::Crash { node, .. }
             | Self::Destroy { node }
             | Self::DiskLoss { node }
@@ -272,6 +309,9 @@ impl Fault {
             | Self::FullDisk { node }
             | Self::FailedCheckpoint { node }
             | Self::Pause { node } => target(*node),
+            Self::CrashAfterMark { node, times, .. } => {
+                node.map_or(Ok(()), target).and(within("times", *times, MARK_TIMES_MAX))
+            }
             Self::Cut { from, to, .. } => {
                 if from.is_empty() || to.is_empty() {
                     return Err("a cut needs nodes in both `from` and `to`".to_owned());
@@ -347,11 +387,17 @@ pub enum FaultKind {
     BitFlip,
     /// A node's checkpoints can't be written.
     FailedCheckpoint,
+    /// A node stops soon after it has counted a mark.
+    CrashAfterMark,
+    /// Clients begin nothing for a while.
+    Quiet,
+    /// All nodes restart with a later version of their program.
+    Upgrade,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -373,6 +419,9 @@ impl FaultKind {
         Self::DiskLoss,
         Self::BitFlip,
         Self::FailedCheckpoint,
+        Self::CrashAfterMark,
+        Self::Quiet,
+        Self::Upgrade,
     ];
 
     /// The kind's name on the command line.
@@ -399,6 +448,9 @@ impl FaultKind {
             Self::DiskLoss => "disk-loss",
             Self::BitFlip => "bit-flip",
             Self::FailedCheckpoint => "failed-checkpoint",
+            Self::CrashAfterMark => "crash-after-mark",
+            Self::Quiet => "quiet",
+            Self::Upgrade => "upgrade",
         }
     }
 
@@ -425,7 +477,10 @@ impl FaultKind {
             | Self::Destroy
             | Self::DiskLoss
             | Self::BitFlip
-            | Self::FailedCheckpoint => false,
+            | Self::FailedCheckpoint
+            | Self::CrashAfterMark
+            | Self::Quiet
+            | Self::Upgrade => false,
         }
     }
 }
@@ -448,69 +503,4 @@ impl fmt::Display for FaultKind {
 }
 
 #[cfg(test)]
-mod tests {
-    use pangea_core::time::Span;
-
-    use super::*;
-    use crate::rng::SimRng;
-
-    #[test]
-    fn every_kind_is_found_by_its_name() {
-        for kind in FaultKind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-        }
-        assert!("earthquake".parse::<FaultKind>().unwrap_err().contains("full-stop"));
-    }
-
-    #[test]
-    fn what_is_drawn_is_of_its_kind_and_within_bounds_and_ends_in_time() {
-        let duration = Span::from_ms(8_000);
-        for nodes in [1, 2, 3, 5] {
-            for kind in FaultKind::ALL {
-                let fork = |name| SimRng::fork(1, name, nodes as u64);
-                let (mut dice, mut later) = (fork(kind.name()), fork("later"));
-                let rules = draw((&mut dice, &mut later), &[kind], 500, nodes, duration);
-                assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));
-                for rule in &rules {
-                    assert_eq!(rule.fault.check(nodes), Ok(()), "{rule:?}");
-                    // In a cluster of two, a pair of nodes is the whole cluster.
-                    if kind != FaultKind::Partial || nodes > 2 {
-                        assert_eq!(rule.fault.kind(nodes), kind, "{rule:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_rule_is_read_and_written_and_what_is_wrong_with_it_is_said() {
-        #[derive(Debug, PartialEq, Serialize, Deserialize)]
-        struct Rules {
-            rules: Vec<Rule>,
-        }
-        let (dice, later) = (&mut SimRng::fork(2, "faults", 0), &mut SimRng::fork(2, "later", 0));
-        let rules = draw((dice, later), &FaultKind::ALL, 1_000, 5, Span::from_ms(10_000));
-        let text = toml::to_string(&Rules { rules: rules.clone() }).unwrap();
-        assert_eq!(toml::from_str::<Rules>(&text).unwrap().rules, rules);
-
-        let read = |fault: &str| {
-            let text = format!("[[rules]]\nat_ms = 1\nlasts_ms = 2\nfault.{fault}");
-            let rules = toml::from_str::<Rules>(&text).map_err(|error| error.to_string())?;
-            rules.rules[0].fault.check(3)
-        };
-        assert_eq!(read("crash = { node = \"coordinator\" }"), Ok(()));
-        assert_eq!(read("full-stop = {}"), Ok(()));
-        for (fault, wrong) in [
-            ("crash = { node = 7 }", "nodes are 0 to 2"),
-            ("crash = { node = 1, who = 1 }", "available keys: node, after_effects"),
-            ("explode = { node = 1 }", "explode"),
-            ("cut = { from = [0], to = [] }", "in both `from` and `to`"),
-            ("cut = { from = [0, 1], to = [1] }", "no link to itself"),
-            ("slow-link = { between = [0, 1], times = 31 }", "from 1 to 30"),
-            ("lying-clock = { node = 1, by_ms = -9000 }", "from 1 to 3000"),
-        ] {
-            let error = read(fault).unwrap_err();
-            assert!(error.contains(wrong), "{fault}: {error}");
-        }
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@ pub mod clock;
 pub mod disk;
 pub mod faults;
 pub mod history;
-mod master_terms;
+pub mod master_terms;
 mod panic_capture;
 pub mod predict;
 pub mod record;

@@ -18,16 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 
 /// A master term: the master, and the number of its first transaction.
-pub(crate) type MasterTerm = (NodeId, u64);
+pub type MasterTerm = (NodeId, u64);
 
 /// Master terms by the first version of each.
-pub(crate) type MasterHistory = BTreeMap<SnapshotVersion, MasterTerm>;
+pub type MasterHistory = BTreeMap<SnapshotVersion, MasterTerm>;
 
 /// Master terms of each shard, where known.
-pub(crate) type HistoryByShard = BTreeMap<ShardId, MasterHistory>;
+pub type HistoryByShard = BTreeMap<ShardId, MasterHistory>;
 
 /// The master terms that nodes have reported.
-pub(crate) struct MasterHistories {
+pub struct MasterHistories {
     /// Confirmed terms.
     confirmed: HistoryByShard,
     /// Unconfirmed terms by node, since the node started.
@@ -37,25 +37,26 @@ pub(crate) struct MasterHistories {
 }
 
 impl MasterHistories {
-    pub(crate) fn new(node_count: usize) -> Self {
+    /// Starts without reports, for this number of nodes.
+    pub fn new(node_count: usize) -> Self {
         let nodes = vec![HistoryByShard::new(); node_count];
         Self { confirmed: HistoryByShard::new(), nodes, lost: BTreeSet::new() }
     }
 
     /// Forgets the terms of a node that starts or has installed another node's checkpoint; it will
     /// report them again.
-    pub(crate) fn on_start(&mut self, node: NodeId) {
+    pub fn on_start(&mut self, node: NodeId) {
         self.nodes[node.index()].clear();
     }
 
     /// Records that the node's disk is lost.
-    pub(crate) fn on_disk_lost(&mut self, node: NodeId) {
+    pub fn on_disk_lost(&mut self, node: NodeId) {
         self.lost.insert(node);
     }
 
     /// Records that a node reports the term of a shard's versions from `from` on. Returns the term
     /// that another report confirmed for the same version, if both are confirmed and differ.
-    pub(crate) fn on_master_term(
+    pub fn on_master_term(
         &mut self,
         node: NodeId,
         (shard, from): (ShardId, SnapshotVersion),
@@ -79,7 +80,7 @@ impl MasterHistories {
     }
 
     /// Returns a node's terms of the versions up to `version`.
-    pub(crate) fn up_to(&self, node: NodeId, version: SnapshotVersion) -> HistoryByShard {
+    pub fn up_to(&self, node: NodeId, version: SnapshotVersion) -> HistoryByShard {
         let upto = |history: &MasterHistory| {
             history.range(..=version).map(|(from, it)| (*from, *it)).collect()
         };
@@ -89,7 +90,7 @@ impl MasterHistories {
     }
 
     /// Whether a version with these terms was discarded.
-    pub(crate) fn is_lost(&self, version: SnapshotVersion, histories: &HistoryByShard) -> bool {
+    pub fn is_lost(&self, version: SnapshotVersion, histories: &HistoryByShard) -> bool {
         histories.iter().any(|(shard, history)| self.is_lost_of(*shard, version, history))
     }
 

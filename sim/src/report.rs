@@ -32,6 +32,8 @@ pub struct Counts {
     pub gave_up_waiting: u64,
     /// Protocol steps.
     pub steps: u64,
+    /// The most transactions that one step handled.
+    pub step_txns_max: u64,
     /// Messages sent.
     pub messages: u64,
     /// Messages that did not arrive.
@@ -48,6 +50,8 @@ pub struct Counts {
     pub crashes: u64,
     /// Nodes that were replaced because their disk was lost.
     pub replaced: u64,
+    /// Upgrades for which the nodes had to run the earlier program once more.
+    pub upgrades_undone: u64,
     /// Connections lost.
     pub connections_lost: u64,
     /// Comparisons of two replicas at the same version.
@@ -107,6 +111,7 @@ impl Counts {
         self.ambiguous += other.ambiguous;
         self.gave_up_waiting += other.gave_up_waiting;
         self.steps += other.steps;
+        self.step_txns_max = self.step_txns_max.max(other.step_txns_max);
         self.messages += other.messages;
         self.messages_lost += other.messages_lost;
         self.bytes += other.bytes;
@@ -115,6 +120,7 @@ impl Counts {
         self.checkpoints += other.checkpoints;
         self.crashes += other.crashes;
         self.replaced += other.replaced;
+        self.upgrades_undone += other.upgrades_undone;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
         self.given_up += other.given_up;
@@ -153,6 +159,7 @@ impl fmt::Display for Counts {
         write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;
         write!(f, "{records} records, {checkpoints} checkpoints, ")?;
         writeln!(f, "{digests_compared} replica comparisons")?;
+        writeln!(f, "  longest     {} transactions in one step", self.step_txns_max)?;
         if self.given_up > 0 || self.pins_lost > 0 {
             let Self { given_up, pins_lost, .. } = self;
             writeln!(f, "  given up    {given_up} operations, {pins_lost} open snapshots")?;

@@ -281,7 +281,10 @@ fn blank_tables(text: &str, tables: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::protocol::Mark;
+
     use super::*;
+    use crate::faults::Dice;
 
     const PROTOCOLS: [&str; 1] = ["minerva"];
 
@@ -311,10 +314,10 @@ mod tests {
     fn what_is_written_is_read_again() {
         for seed in 0..50 {
             let drawn = Settings::drawn(seed);
-            let mut dice = ["test", "later"].map(|name| crate::rng::SimRng::fork(seed, name, 0));
-            let [dice, later] = &mut dice;
+            let dice = &mut Dice::of(seed);
             let (kinds, nodes) = (&drawn.faults, drawn.nodes);
-            let rules = crate::faults::draw((dice, later), kinds, 20, nodes, drawn.duration);
+            let marks = [Mark::new("minerva.mark", "often")];
+            let rules = crate::faults::draw(dice, kinds, 20, nodes, drawn.duration, &marks);
             let settings = Settings { is_drawn: false, seed: 0, rules: Some(rules), ..drawn };
             let options = toml::Table::from_iter([("epoch_ms".to_owned(), 20.into())]);
             let text = Scenario::text(&settings, "minerva", &options);

@@ -5,6 +5,8 @@
 //! also equals any deletion that was read as [`ReadVersion::LocalDeleted`], regardless of the
 //! writer.
 
+use std::ops::ControlFlow;
+
 use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
 use crate::mutate;
@@ -43,12 +45,16 @@ impl CurrentVersion {
     }
 }
 
+/// A function that is called with a key and its state.
+pub(super) type VisitState<'a> = dyn FnMut(&Key, CurrentVersion) -> ControlFlow<()> + 'a;
+
 /// The database at the place in the order at which a transaction is checked.
 pub(super) trait CurrentState {
     /// The state of a key.
     fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion;
-    /// The state of each key of a range, in ascending order. May include absent keys.
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)>;
+    /// Visits the state of each key of a range, in ascending order, until `visit` breaks. May
+    /// include absent keys.
+    fn range(&self, table: TableId, range: &KeyRange, visit: &mut VisitState<'_>);
 }
 
 /// A read that is no longer current.
@@ -143,35 +149,50 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn CurrentState) -> Option<Ch
     mutate!(CertifiedPointsOnly: () => return stale_point);
     stale_point.or_else(|| {
         reads.ranges.iter().find_map(|read| {
-            let found = now.range(read.table, &read.range);
-            let (key, winner) = first_row_change(&read.rows, &found)?;
+            let mut rows = RowChanges::new(&read.rows);
+            now.range(read.table, &read.range, &mut |key, standing| rows.visit(key, standing));
+            let (key, winner) = rows.first()?;
             Some(Change { table: read.table, key, winner })
         })
     })
 }
 
-/// The first key that differs between two reads of one range.
-fn first_row_change(
-    then: &[(Key, ReadVersion)],
-    found: &[(Key, CurrentVersion)],
-) -> Option<(Key, Option<TxnId>)> {
-    let mut then = then.iter().peekable();
-    for (key, standing) in found {
-        if let Some((gone, _)) = then.next_if(|(seen_key, _)| seen_key < key) {
-            return Some((gone.clone(), None));
-        }
-        let seen =
-            then.next_if(|(seen_key, _)| seen_key == key).map_or(ReadVersion::Absent, |row| row.1);
-        if !is_same(seen, *standing) {
-            return Some((key.clone(), standing.writer));
-        }
+/// Finds the first key that differs between two reads of one range. Nothing after it is read, where
+/// others may have inserted many rows.
+struct RowChanges<'a> {
+    then: std::iter::Peekable<std::slice::Iter<'a, (Key, ReadVersion)>>,
+    first: Option<(Key, Option<TxnId>)>,
+}
+
+impl<'a> RowChanges<'a> {
+    fn new(then: &'a [(Key, ReadVersion)]) -> Self {
+        Self { then: then.iter().peekable(), first: None }
     }
-    then.next().map(|(gone, _)| (gone.clone(), None))
+
+    fn visit(&mut self, key: &Key, standing: CurrentVersion) -> ControlFlow<()> {
+        if let Some((gone, _)) = self.then.next_if(|(seen_key, _)| seen_key < key) {
+            self.first = Some((gone.clone(), None));
+            return ControlFlow::Break(());
+        }
+        let same = self.then.next_if(|(seen_key, _)| seen_key == key);
+        let seen = same.map_or(ReadVersion::Absent, |row| row.1);
+        if is_same(seen, standing) {
+            return ControlFlow::Continue(());
+        }
+        self.first = Some((key.clone(), standing.writer));
+        ControlFlow::Break(())
+    }
+
+    fn first(mut self) -> Option<(Key, Option<TxnId>)> {
+        let gone = |(gone, _): &(Key, ReadVersion)| (gone.clone(), None);
+        self.first.or_else(|| self.then.next().map(gone))
+    }
 }
 
 fn is_same(then: ReadVersion, standing: CurrentVersion) -> bool {
     match then {
         ReadVersion::Absent | ReadVersion::At(_) => standing.seen == then,
+        // Only clients of the native protocol could read so. Sessions of SQL read snapshots.
         ReadVersion::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
         ReadVersion::LocalDeleted(_) => {
             standing.seen == then || standing.seen == ReadVersion::Absent
@@ -183,6 +204,18 @@ fn is_same(then: ReadVersion, standing: CurrentVersion) -> bool {
 mod tests {
     use super::*;
     use crate::ids::SnapshotVersion;
+
+    fn first_row_change(
+        then: &[(Key, ReadVersion)],
+        found: &[(Key, CurrentVersion)],
+    ) -> Option<(Key, Option<TxnId>)> {
+        let mut rows = RowChanges::new(then);
+        let mut found = found.iter();
+        while let Some((key, standing)) = found.next()
+            && rows.visit(key, *standing).is_continue()
+        {}
+        rows.first()
+    }
 
     #[test]
     fn an_abort_names_the_table_the_key_and_the_winner() {

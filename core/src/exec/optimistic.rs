@@ -19,16 +19,18 @@
 //! [`run_group`] runs many programs with the result of serial execution, in parallel if they do not
 //! conflict.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::call::{call, gave_up, warm};
-use super::certify::{CurrentState, CurrentVersion, first_change};
-use super::merge::{self, Overlaid};
+use super::certify::{CurrentState, CurrentVersion, VisitState, first_change};
+use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
 use super::size::check_size;
 use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
+use crate::mutate;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
@@ -197,25 +199,24 @@ impl CurrentState for Base<'_> {
         found.map_or(CurrentVersion::ABSENT, |found| CurrentVersion::of(&found))
     }
 
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)> {
+    fn range(&self, table: TableId, range: &KeyRange, visit: &mut VisitState<'_>) {
         let scan = Scan { table, range: range.clone(), direction: Direction::Forward };
-        let above: Vec<Layer<'_>> = self
-            .overlay
-            .range(table, range)
-            .map(|(key, txn, value)| Layer { key, local: Some((txn, value)), own: None })
-            .collect();
-        let mut rows = Vec::new();
-        merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
+        let above = self.overlay.range(table, range).map(|(key, txn, value)| Layer {
+            key,
+            local: Some((txn, value)),
+            own: None,
+        });
+        merge::scan(self.store, self.at, &scan, above, |key, version, layer| {
             if let Some((txn, value)) = layer.and_then(|layer| layer.local) {
                 let seen = ReadVersion::local(txn, value.is_some());
                 let standing = CurrentVersion { seen, writer: Some(txn), is_as_executed: true };
-                rows.push((key.clone(), standing));
+                visit(key, standing)
             } else if let Some(live) = version.filter(|version| version.value.is_some()) {
-                rows.push((key.clone(), CurrentVersion::of(live)));
+                visit(key, CurrentVersion::of(live))
+            } else {
+                ControlFlow::Continue(())
             }
-            ControlFlow::Continue(())
         });
-        rows
     }
 }
 
@@ -237,6 +238,8 @@ struct Observed<'a> {
     base: Base<'a>,
     reads: ReadSet,
     read_positions: Positions,
+    /// The ranges in `reads`.
+    ranges_read: BTreeSet<(TableId, KeyRange)>,
     writes: OwnWrites,
 }
 
@@ -246,12 +249,14 @@ impl<'a> Observed<'a> {
             base,
             reads: ReadSet::default(),
             read_positions: Positions::default(),
+            ranges_read: BTreeSet::new(),
             writes: OwnWrites::default(),
         }
     }
 
+    /// The base does not change during a run, so a range that was read before has the same rows.
     fn record_range(&mut self, read: RangeRead) {
-        if !self.reads.ranges.contains(&read) {
+        if self.ranges_read.insert((read.table, read.range.clone())) {
             self.reads.ranges.push(read);
         }
     }
@@ -279,7 +284,7 @@ impl Context for Observed<'_> {
         let above = layers(self.base.overlay, &mut self.writes, scan);
         let mut rows = Vec::new();
         let mut stopped_at = None;
-        merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
+        merge::scan(self.base.store, self.base.at, scan, above, |key, version, layer| {
             let beneath = match layer.and_then(|layer| layer.local) {
                 Some((txn, value)) => Some((ReadVersion::local(txn, value.is_some()), value)),
                 None => version
@@ -301,7 +306,10 @@ impl Context for Observed<'_> {
             rows.reverse();
         }
         let range = match stopped_at {
-            Some(last) => scan.range.seen_up_to(&last, scan.direction),
+            Some(last) => mutate!(
+                ReverseEdgeLost: scan.range.seen_up_to(&last, scan.direction)
+                    => reverse_edge_lost(scan, &last, &mut rows)
+            ),
             None => scan.range.clone(),
         };
         self.record_range(RangeRead { table: scan.table, range, rows });
@@ -321,29 +329,41 @@ impl Context for Observed<'_> {
     }
 }
 
-/// The rows of the overlay and of the program within a scan, in its order, each key once.
-fn layers<'a>(overlay: &'a Overlay, writes: &'a mut OwnWrites, scan: &Scan) -> Vec<Layer<'a>> {
-    let local = overlay.range(scan.table, &scan.range).map(|(key, txn, value)| Layer {
-        key,
-        local: Some((txn, value)),
-        own: None,
-    });
-    let own = writes.within(scan.table, &scan.range, Direction::Forward);
-    let mut layers: Vec<Layer<'a>> = Vec::new();
-    let mut own = own.into_iter().peekable();
+/// The rows of the overlay and of the program within a scan, in its order, each key once. Rows of
+/// the overlay are only looked at when they are taken: there may be many that a scan with a limit
+/// does not reach.
+fn layers<'a>(
+    overlay: &'a Overlay,
+    writes: &'a mut OwnWrites,
+    scan: &'a Scan,
+) -> impl Iterator<Item = Layer<'a>> {
+    let direction = scan.direction;
+    let range = overlay.range(scan.table, &scan.range);
+    let local: Box<dyn Iterator<Item = (&Key, TxnId, Option<&Value>)>> = match direction {
+        Direction::Forward => Box::new(range),
+        Direction::Reverse => Box::new(range.rev()),
+    };
+    let mut local = local.peekable();
+    let mut own = writes.within(scan.table, &scan.range, direction).into_iter().peekable();
     let layer_of = |write: &'a Write| Layer { key: &write.key, local: None, own: Some(write) };
-    for mut layer in local {
-        while let Some(before) = own.next_if(|write| write.key < *layer.key) {
-            layers.push(layer_of(before));
+    std::iter::from_fn(move || {
+        let Some((key, ..)) = local.peek() else { return own.next().map(layer_of) };
+        if let Some(before) = own.next_if(|write| precedes(&write.key, key, direction)) {
+            return Some(layer_of(before));
         }
-        layer.own = own.next_if(|write| write.key == *layer.key);
-        layers.push(layer);
+        let (key, txn, value) = local.next()?;
+        let own = own.next_if(|write| write.key == *key);
+        Some(Layer { key, local: Some((txn, value)), own })
+    })
+}
+
+fn reverse_edge_lost(scan: &Scan, last: &Key, rows: &mut Vec<(Key, ReadVersion)>) -> KeyRange {
+    let range = scan.range.seen_up_to(last, scan.direction);
+    if scan.direction == Direction::Forward {
+        return range;
     }
-    layers.extend(own.map(layer_of));
-    if scan.direction == Direction::Reverse {
-        layers.reverse();
-    }
-    layers
+    rows.retain(|(key, _)| key != last);
+    KeyRange { start: [last.as_bytes(), &[0]].concat(), ..range }
 }
 
 #[cfg(test)]

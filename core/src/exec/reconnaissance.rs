@@ -411,7 +411,7 @@ impl Context for ReconnaissanceContext<'_> {
         let own = self.writes.within(scan.table, &within.range, scan.direction);
         let above = self.remote_rows.under(own, &within);
         let (mut stopped_at, mut bytes) = (None, 0);
-        merge::scan(self.store, self.at, &within, &above, |key, version, above| {
+        merge::scan(self.store, self.at, &within, above, |key, version, above| {
             let value = match above {
                 Some(above) => above.value.as_ref(),
                 None => version.and_then(|version| version.value.as_ref()),

@@ -20,7 +20,7 @@ use crate::ids::LogPosition;
 /// | 5 | cuts name the replica that has the checkpoint turn |
 /// | 6 | messages between shards name the cuts that they belong to |
 /// | 7 | a record may be split into several frames; rows for other shards may exceed a limit |
-pub const SEGMENT_FORMAT: u16 = 7;
+pub const SEGMENT_FORMAT: u16 = 8;
 
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER_LEN: usize = 32;

@@ -20,9 +20,15 @@ pub struct Status {
     pub first_start: Option<FirstStart>,
     /// The progress of a rejoin; `None` unless this node is replacing one that lost its disk.
     pub rejoin: Option<Rejoining>,
+    /// Why the replica can't continue on its own, and what the operator can do: its procedures
+    /// differ from those that an epoch needs. `None` normally.
+    pub refused: Option<String>,
     /// The nodes that have delayed this replica for longer than they should, most epochs behind
     /// first.
     pub waits_for: Vec<WaitsFor>,
+    /// The nodes whose writes or rows differ from this node's: nodes with a defect, which have
+    /// stopped or will stop.
+    pub differing: Vec<NodeId>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: BTreeMap<String, u64>,
 }

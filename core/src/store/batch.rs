@@ -77,10 +77,14 @@ impl Store {
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
         let mut over = self.overwriting.overwrite_context();
+        let mut sums = self.digests.sums();
         for (hash, id, key, version) in writes {
             deletions += usize::from(version.value.is_none());
+            sums.iter_mut().for_each(|sums| sums.add(id, &key, &version));
             let table = self.tables.table_to_write(id);
-            let update = table.put((hash, &key), version, over.as_mut(), drop);
+            let update = table.put((hash, &key), version, over.as_mut(), |before| {
+                sums.iter_mut().for_each(|sums| sums.subtract(id, &key, &before));
+            });
             self.note_warm(update, (id, hash));
             self.note_gone(over.as_mut(), (id, &key));
             if update.is_new {
@@ -93,6 +97,7 @@ impl Store {
         if deletions > 0 {
             self.garbage.count_deletions(deletions);
         }
+        sums.iter().for_each(|sums| self.digests.note(version, sums));
         self.add_in_order(new_keys.into_iter());
         if !garbage.is_empty() {
             self.garbage.push(version, garbage);
@@ -153,7 +158,12 @@ impl Store {
         let hash = hash_bytes(&key);
         let table = self.tables.table_to_write(id);
         let mut over = self.overwriting.overwrite_context();
-        let update = table.put((hash, &key), version, over.as_mut(), drop);
+        let (number, mut sums) = (version.version, self.digests.sums());
+        sums.iter_mut().for_each(|sums| sums.add(id, &key, &version));
+        let update = table.put((hash, &key), version, over.as_mut(), |before| {
+            sums.iter_mut().for_each(|sums| sums.subtract(id, &key, &before));
+        });
+        sums.iter().for_each(|sums| self.digests.note(number, sums));
         self.note_warm(update, (id, hash));
         self.note_gone(over.as_mut(), (id, &key));
         if update.is_new {

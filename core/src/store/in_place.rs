@@ -25,6 +25,7 @@
 
 use std::mem::take;
 
+use super::digest::Sums;
 use super::garbage::Garbage;
 use super::table::IndexUpdate;
 use super::{Store, Version};
@@ -49,6 +50,8 @@ pub(crate) struct Written {
     is_turned: bool,
     /// The current length of all keys and values in bytes.
     contents_bytes: usize,
+    /// The change of the version's digests.
+    sums: Sums,
 }
 
 /// A written key.
@@ -89,6 +92,7 @@ impl Written {
         self.replaced.clear();
         (self.shown, self.deletions, self.contents_bytes) = (0, 0, 0);
         self.is_turned = false;
+        self.sums.clear();
     }
 }
 
@@ -114,8 +118,11 @@ impl Store {
         let (hash, key, len) = (key.hash(), Key::from(key), value_len(&version));
         let mut over = self.overwriting.overwrite_context();
         let (mut own, replaced) = (None, &mut written.replaced);
+        let mut sums = self.digests.is_on().then_some(&mut written.sums);
+        sums.iter_mut().for_each(|sums| sums.add(table, &key, &version));
         let rows = self.tables.table_to_write(table);
         let update = rows.put((hash, &key), version, over.as_mut(), |before| {
+            sums.iter_mut().for_each(|sums| sums.subtract(table, &key, &before));
             match before.header.writer() == writer {
                 true => own = Some((before.value.is_none(), value_len(&before))),
                 false => replaced.push(before),
@@ -189,6 +196,7 @@ impl Store {
         if garbage.peek().is_some() {
             self.garbage.push(version, garbage);
         }
+        self.digests.note(version, &written.sums);
         written.clear();
     }
 

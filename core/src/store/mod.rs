@@ -26,10 +26,12 @@
 //! | `zigzag` | overwriting versions that no reader needs, and those that a checkpoint needs |
 //! | `unordered_scan` | unordered scans of a whole table, by several threads |
 //! | `cache_prefetch` | prefetching many rows in parallel |
+//! | `digest` | digests of the writes of a version, and of rows |
 //! | `cold` | values that are not in memory |
 //! | `cold_placeholder` | their placeholders |
 //! | `cold_map` | a compact map of their rows |
 //! | `cold_memory` | an in-memory cold store, for tests |
+//! | `flip` | a flipped bit, for tests |
 //!
 //! # Guarantees for readers
 //!
@@ -53,7 +55,10 @@ mod cold_loading;
 mod cold_map;
 mod cold_memory;
 mod cold_placeholder;
+mod digest;
 mod directory;
+#[cfg(feature = "planted")]
+mod flip;
 mod garbage;
 mod header;
 mod in_place;
@@ -78,6 +83,7 @@ use std::sync::atomic::Ordering;
 use xxhash_rust::xxh3::Xxh3;
 
 use self::cold::Tier;
+use self::digest::VersionDigests;
 use self::directory::Directory;
 use self::garbage::GarbageQueue;
 use self::pins::Pins;
@@ -97,6 +103,7 @@ pub use self::cold::{Chosen, Cold, ColdCounts, Copied};
 pub use self::cold_loading::Loading;
 pub use self::cold_map::ColdMap;
 pub use self::cold_memory::ColdMemory;
+pub use self::digest::{SEGMENTS, TableDigests};
 pub use self::header::RecordHeader;
 pub use self::pins::{Pin, PinError};
 pub use self::unordered_scan::UnorderedScan;
@@ -141,6 +148,7 @@ pub struct Store {
     losses: AtomicU64,
     garbage: GarbageQueue,
     overwriting: Overwriting,
+    digests: VersionDigests,
     /// The cold store, if there is a memory limit.
     tier: Option<Box<Tier>>,
 }
@@ -178,6 +186,7 @@ impl Store {
             losses: AtomicU64::new(0),
             garbage: GarbageQueue::default(),
             overwriting: Overwriting::default(),
+            digests: VersionDigests::default(),
             tier: None,
         }
     }

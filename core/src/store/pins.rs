@@ -250,6 +250,7 @@ impl Store {
             }
             self.published.store(version.0.min(self.published().0), Ordering::Release);
         }
+        self.digests.retreat_to(version);
         for id in self.table_ids() {
             let table = self.tables.table(id).expect("a listed table exists");
             let tier = self.tier.as_deref().map(|tier| (id, tier));
@@ -281,6 +282,7 @@ impl Store {
         self.garbage.clear();
         self.tier.iter().for_each(|tier| tier.clear());
         self.overwriting.clear();
+        self.digests.clear();
         self.losses.fetch_add(1, Ordering::Release);
     }
 }

@@ -148,6 +148,13 @@ impl<R> Rows<R> {
         Some(std::mem::replace(self.row_mut(number), last))
     }
 
+    /// The rows whose hashes have one of these numbers in bits 24 to 31, in no order.
+    pub(super) fn of_tags(&self, tags: std::ops::RangeInclusive<u8>) -> impl Iterator<Item = &R> {
+        let is_in =
+            move |place: &&Place| !place.is_free() && tags.contains(&((place.tag() >> 24) as u8));
+        self.places.iter().filter(is_in).map(|place| self.row(place.row()))
+    }
+
     /// Iterates over all rows, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &R> {
         self.chunks.iter().flatten()

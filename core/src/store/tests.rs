@@ -314,3 +314,24 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     assert!(store.reclaim(SnapshotVersion(71)) > 0);
     assert_eq!(store.len(table), 0, "a deletion is reclaimed as usual");
 }
+
+/// A flipped bit changes the value and its digest, and nothing else.
+#[cfg(feature = "planted")]
+#[test]
+fn a_flipped_bit_changes_the_digest_alone() {
+    let (store, table) = (Store::new(), TableId(1));
+    assert_eq!(store.flip_some(table, 7), None);
+    store.apply(table, Key::from(b"deleted".as_slice()), version(1, None));
+    assert_eq!(store.flip_some(table, 7), None);
+    for key in [b"a", b"b", b"c"] {
+        store.apply(table, Key::from(key.as_slice()), version(2, Some(b"value")));
+    }
+    store.publish(SnapshotVersion(2));
+    let before = store.digest(SnapshotVersion(2));
+    let key = store.flip_some(table, 7).expect("three rows have values");
+    assert_eq!(key, Key::from(b"b".as_slice()));
+    assert_eq!(store.latest(table, &key), Some(version(2, Some(b"valud"))));
+    assert_ne!(store.digest(SnapshotVersion(2)), before);
+    assert_eq!(store.flip_some(table, 7), Some(key));
+    assert_eq!(store.digest(SnapshotVersion(2)), before);
+}

@@ -27,6 +27,8 @@ impl SqlState {
     pub const INSUFFICIENT_RESOURCES: Self = Self(*b"53000");
     /// cannot_connect_now: the node does not accept requests yet.
     pub const CANNOT_CONNECT_NOW: Self = Self(*b"57P03");
+    /// operator_intervention: the operator has decided that the transaction does not run.
+    pub const OPERATOR_INTERVENTION: Self = Self(*b"57000");
     /// undefined_function: the procedure does not exist.
     pub const UNDEFINED_FUNCTION: Self = Self(*b"42883");
     /// internal_error: a program violated its contract.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{Abort, Footprint, Parts};
 use crate::ids::{ProcedureId, TableId};
@@ -173,32 +173,51 @@ pub struct CodeDigest(pub u64);
 /// The procedures of a node, by name and number. The same on every node.
 #[derive(Clone, Default)]
 pub struct Registry {
+    /// Ordered by name.
     by_name: Vec<Arc<dyn Procedure>>,
+    /// The positions in `by_name`, ordered by number.
+    by_id: Vec<(ProcedureId, usize)>,
+}
+
+impl ProcedureId {
+    /// The number of the procedure with this name.
+    pub fn of(name: &str) -> Self {
+        Self(xxh3_64(name.as_bytes()) as u32)
+    }
 }
 
 impl Registry {
-    /// Creates a registry of these procedures, numbered in the order of their names.
+    /// Creates a registry of these procedures.
     ///
     /// # Panics
-    /// If two have the same name.
+    /// If two have the same name or number.
     pub fn new(procedures: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
         let mut by_name: Vec<_> = procedures.into_iter().collect();
         by_name.sort_by(|a, b| a.name().cmp(b.name()));
         let is_unique = by_name.windows(2).all(|pair| pair[0].name() != pair[1].name());
         assert!(is_unique, "two procedures have the same name");
-        assert!(by_name.len() <= usize::from(u16::MAX), "too many procedures");
-        Self { by_name }
+        let numbered = by_name.iter().enumerate();
+        let numbered = numbered.map(|(position, it)| (ProcedureId::of(it.name()), position));
+        let mut by_id: Vec<_> = numbered.collect();
+        by_id.sort_unstable();
+        for pair in by_id.windows(2) {
+            let [(id, a), (other, b)] = [pair[0], pair[1]];
+            let (a, b) = (by_name[a].name(), by_name[b].name());
+            assert!(id != other, "rename procedure {a:?} or {b:?}: both have the number {id}");
+        }
+        Self { by_name, by_id }
     }
 
     /// The number of the procedure with this name.
     pub fn id(&self, name: &str) -> Option<ProcedureId> {
         let found = self.by_name.binary_search_by(|procedure| procedure.name().cmp(name));
-        found.ok().map(|position| ProcedureId(position as u16))
+        found.ok().map(|_| ProcedureId::of(name))
     }
 
     /// The procedure with this number.
     pub fn procedure(&self, id: ProcedureId) -> Option<&dyn Procedure> {
-        self.by_name.get(usize::from(id.0)).map(|procedure| &**procedure)
+        let found = self.by_id.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        self.by_name.get(self.by_id[found].1).map(|procedure| &**procedure)
     }
 
     /// A digest of the procedures: registries with the same digest run a program with the same
@@ -214,8 +233,7 @@ impl Registry {
         CodeDigest(hasher.digest())
     }
 
-    /// The names in order. Equal on two nodes exactly if their numbers refer to the same
-    /// procedures.
+    /// The names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.iter().map(|procedure| procedure.name())
     }

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
 use super::rng::WorkloadRng;
-use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::{Call, Client, InvalidSettings, Reach, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -57,7 +57,12 @@ impl Bank {
     fn next(&self, dice: &mut WorkloadRng) -> Call {
         if dice.percent(AUDIT_PERCENT) {
             let (procedure, label) = ("bank_audit", "audit");
-            return Call { procedure, args: Bytes::new(), label, is_read_only: true };
+            // Some end at the last account instead of at the end of the table.
+            let direction = if dice.percent(50) { Direction::Reverse } else { Direction::Forward };
+            let rows = dice.percent(50).then_some(u64::from(self.accounts));
+            let mut args = Vec::new();
+            Reach { direction, rows }.encode(&mut args);
+            return Call { procedure, args: Bytes::from(args), label, is_read_only: true };
         }
         let from = dice.below(self.accounts.into());
         let to = (from + dice.between(1, u64::from(self.accounts) - 1)) % u64::from(self.accounts);
@@ -213,7 +218,7 @@ fn no_account(account: u32) -> Stop {
     Abort::new(SqlState::NO_DATA_FOUND, format!("account {account} does not exist")).into()
 }
 
-/// Reads all accounts. Takes no arguments; [`decode_balances`] decodes the result.
+/// Reads all accounts. Takes a [`Reach`], or nothing; [`decode_balances`] decodes the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Audit;
 
@@ -223,19 +228,15 @@ impl Procedure for Audit {
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        ended(&Reader::new(args), "audit arguments").map_err(malformed)?;
-        let range = KeyRange::all();
-        let scan = Scan { table: ACCOUNTS, range, direction: Direction::Forward };
-        let mut found = Ok(Vec::new());
-        cx.scan(&scan, &mut |key, value| {
-            let row = decode_row(key, value);
-            match (row, &mut found) {
-                (Ok(row), Ok(rows)) => rows.push(row),
-                (row, _) => found = row.map(|_| Vec::new()),
-            }
-            if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        let reach = decode_reach(args).map_err(malformed)?;
+        let mut found = Vec::new();
+        let visited = reach.scan(cx, ACCOUNTS, KeyRange::all(), |key, value| {
+            found.push(decode_row(key, value)?);
+            Ok(())
         })?;
-        Ok(encode_balances(&found.map_err(malformed)?))
+        visited.map_err(malformed)?;
+        found.sort_unstable();
+        Ok(encode_balances(&found))
     }
 
     fn is_footprint_certain(&self) -> bool {
@@ -250,6 +251,12 @@ impl Procedure for Audit {
     fn is_read_only(&self, _: &[u8]) -> bool {
         true
     }
+}
+
+fn decode_reach(args: &[u8]) -> Result<Reach, DecodeError> {
+    let from = &mut Reader::new(args);
+    let reach = if from.is_empty() { Reach::ALL } else { Reach::decode(from)? };
+    ended(from, "audit arguments").map(|()| reach)
 }
 
 fn decode_row(key: &[u8], value: &[u8]) -> Result<(u32, i64), DecodeError> {

@@ -4,13 +4,14 @@
 //! list that is read therefore names all earlier transactions that appended to it, in order, and a
 //! checker can reconstruct the dependencies (Kingsbury and Alvaro, "Elle", 2020). A range read
 //! counts as a read of every list in it, including empty ones, so that a checker detects phantoms
-//! like other anomalies.
+//! like other anomalies. Half of them go backwards, and some end early.
 //!
 //! Lists grow, so clients change to new lists after [`TXNS_PER_ERA`] transactions. Clients of about
 //! the same speed use the same lists at the same time.
 //!
 //! Some of the transactions that append also leave a note, under a name that depends on their reads
-//! ([`Follow`]). Their footprint does not follow from their arguments.
+//! ([`Follow`]), and some of these delete another note. Their footprint does not follow from their
+//! arguments.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,13 +22,15 @@ use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
 use super::rng::WorkloadRng;
 use super::zipf::Zipf;
-use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting, setting_zipf};
+use super::{
+    Call, Client, InvalidSettings, Reach, Settings, bounded, malformed, setting, setting_zipf,
+};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -38,6 +41,8 @@ pub const LISTS: TableId = TableId(61);
 pub const NOTES: TableId = TableId(63);
 /// The number of different notes.
 const NOTE_NAMES: u64 = 4;
+/// One of this many notes deletes the one with the next name, whether there is one or not.
+const NOTES_PER_DELETION: u64 = 3;
 /// One of this many transactions of a client is a [`Follow`], if it appends.
 const TXNS_PER_NOTE: u64 = 6;
 
@@ -73,12 +78,14 @@ pub enum Op {
         /// The list.
         list: u64,
     },
-    /// Reads `count` lists from `first` on.
+    /// Reads `count` lists from `first` on, or as far as it reaches.
     ReadRange {
         /// The first list.
         first: u64,
         /// The number of lists.
         count: u64,
+        /// The direction, and the number of lists that are not empty after which it ends.
+        reach: Reach,
     },
 }
 
@@ -133,6 +140,7 @@ impl Op {
     const APPEND: u8 = 0;
     const READ: u8 = 1;
     const READ_RANGE: u8 = 2;
+    const READ_AS_FAR: u8 = 3;
 
     fn encode(self, out: &mut Vec<u8>) {
         match self {
@@ -145,10 +153,15 @@ impl Op {
                 out.put_u8(Self::READ);
                 out.put_varint(list);
             }
-            Self::ReadRange { first, count } => {
-                out.put_u8(Self::READ_RANGE);
+            Self::ReadRange { first, count, reach } => {
+                // Logs of older versions have only whole ranges.
+                let is_all = reach == Reach::ALL;
+                out.put_u8(if is_all { Self::READ_RANGE } else { Self::READ_AS_FAR });
                 out.put_varint(first);
                 out.put_varint(count);
+                if !is_all {
+                    reach.encode(out);
+                }
             }
         }
     }
@@ -159,10 +172,12 @@ impl Op {
         match kind {
             Self::APPEND => Ok(Self::Append { list, value: from.varint("value")? }),
             Self::READ => Ok(Self::Read { list }),
-            Self::READ_RANGE => {
+            Self::READ_RANGE | Self::READ_AS_FAR => {
                 let count = bounded(from.varint("count")?, 1, RANGE_MAX, "count of lists")?;
                 bounded(list, 0, u64::MAX - count, "list")?;
-                Ok(Self::ReadRange { first: list, count })
+                let is_all = kind == Self::READ_RANGE;
+                let reach = if is_all { Reach::ALL } else { Reach::decode(from)? };
+                Ok(Self::ReadRange { first: list, count, reach })
             }
             _ => Err(DecodeError::new("operation")),
         }
@@ -183,7 +198,7 @@ pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
 }
 
 /// Decodes the lists that a committed transaction read, in the order of its reads. A range read
-/// counts as a read of each of its lists.
+/// counts as a read of each of its lists, up to the one at which it ended.
 ///
 /// # Errors
 /// If the bytes are malformed.
@@ -279,10 +294,20 @@ impl Generator {
                     Op::Append { list, value }
                 }
                 10..18 => Op::Read { list },
-                _ => Op::ReadRange { first: list, count: dice.between(1, (lists - offset).min(8)) },
+                _ => {
+                    let count = dice.between(1, (lists - offset).min(8));
+                    Op::ReadRange { first: list, count, reach: Reach::ALL }
+                }
             }
         });
-        ops.collect()
+        let mut ops: Vec<Op> = ops.collect();
+        // Drawn last, so that a seed draws the same operations as before.
+        for op in &mut ops {
+            if let Op::ReadRange { reach, .. } = op {
+                *reach = Reach::draw(dice);
+            }
+        }
+        ops
     }
 
     fn next(&mut self, dice: &mut WorkloadRng) -> Call {
@@ -317,31 +342,26 @@ impl Run {
 
     fn read_range(
         cx: &mut dyn Context,
-        first: u64,
-        count: u64,
+        (first, count): (u64, u64),
+        reach: Reach,
         result: &mut Vec<u8>,
     ) -> Result<(), Stop> {
         let mut found = Vec::new();
-        let mut malformed_key = None;
-        let scan = Scan { table: LISTS, range: range(first, count), direction: Direction::Forward };
-        cx.scan(&scan, &mut |key, value| match decode_key(key) {
-            Ok(list) => {
-                found.push((list, value.clone()));
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                malformed_key = Some(error);
-                ControlFlow::Break(())
-            }
+        let visited = reach.scan(cx, LISTS, range(first, count), |key, value| {
+            found.push((decode_key(key)?, value.clone()));
+            Ok(())
         })?;
-        if let Some(error) = malformed_key {
-            return Err(malformed(error));
-        }
+        visited.map_err(malformed)?;
+        let is_early = reach.is_over(found.len() as u64);
+        let last = found.last().map(|(list, _)| *list).filter(|_| is_early);
         let mut found = found.into_iter().peekable();
-        for list in first..first + count {
+        for list in reach.in_order(first, count) {
             let record = found.next_if(|(there, _)| *there == list);
             result.put_varint(list);
             result.put_bytes(record.as_ref().map_or(&[], |(_, value)| value));
+            if last == Some(list) {
+                break;
+            }
         }
         Ok(())
     }
@@ -362,7 +382,9 @@ impl Procedure for Run {
                     result.put_varint(list);
                     result.put_bytes(record.as_deref().unwrap_or(&[]));
                 }
-                Op::ReadRange { first, count } => Self::read_range(cx, first, count, &mut result)?,
+                Op::ReadRange { first, count, reach } => {
+                    Self::read_range(cx, (first, count), reach, &mut result)?;
+                }
             }
         }
         Ok(result)
@@ -380,7 +402,7 @@ impl Procedure for Run {
             match op {
                 Op::Append { list, .. } => point(list, LockMode::Exclusive),
                 Op::Read { list } => point(list, LockMode::Shared),
-                Op::ReadRange { first, count } => {
+                Op::ReadRange { first, count, .. } => {
                     let range = range(first, count);
                     ranges.push(RangeLock { table: LISTS, range, mode: LockMode::Shared });
                 }
@@ -417,6 +439,10 @@ impl Procedure for Follow {
             let before = values.into_iter().take_while(|there| *there != value).last();
             let name = [(before.unwrap_or(0) % NOTE_NAMES) as u8];
             cx.put(NOTES, Key::from(&name[..]), appended(None, value))?;
+            if value.is_multiple_of(NOTES_PER_DELETION) {
+                let next = [(name[0] + 1) % NOTE_NAMES as u8];
+                cx.delete(NOTES, Key::from(&next[..]))?;
+            }
         }
         Ok(result)
     }
@@ -469,112 +495,4 @@ fn check(rows: &dyn Rows) -> Result<Report, Violation> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::model::Model;
-    use std::collections::BTreeSet;
-
-    fn run(model: &mut Model, ops: &[Op]) -> Vec<Read> {
-        let result = model.run(&Run, &encode_ops(ops)).expect("well formed");
-        decode_reads(&result).expect("well formed")
-    }
-
-    fn read(list: u64, values: &[u64]) -> Read {
-        Read { list, values: values.to_vec() }
-    }
-
-    #[test]
-    fn reads_return_the_values_in_the_order_of_their_appends() {
-        let mut model = Model::default();
-        let append = |list, value| Op::Append { list, value };
-        assert_eq!(run(&mut model, &[append(3, 10), Op::Read { list: 3 }]), [read(3, &[10])]);
-        let reads = run(&mut model, &[append(3, 7), append(5, 8), Op::Read { list: 4 }]);
-        assert_eq!(reads, [read(4, &[])]);
-        let range = Op::ReadRange { first: 2, count: 4 };
-        let all = [read(2, &[]), read(3, &[10, 7]), read(4, &[]), read(5, &[8])];
-        assert_eq!(run(&mut model, &[range]), all, "empty lists are read as well");
-    }
-
-    #[test]
-    fn operations_survive_their_encoding() {
-        let list = u64::MAX - 1;
-        let ops = [
-            Op::Append { list, value: u64::MAX },
-            Op::Read { list },
-            Op::ReadRange { first: list - 1, count: 1 },
-        ];
-        assert_eq!(decode_ops(&encode_ops(&ops)), Ok(ops.to_vec()));
-        let beyond = Op::ReadRange { first: list, count: 3 };
-        assert!(decode_ops(&encode_ops(&[beyond])).is_err());
-    }
-
-    #[test]
-    fn no_two_appends_of_a_run_have_the_same_value_and_lists_are_left_in_time() {
-        let settings = Settings { lists: 4, ..Settings::default() };
-        let workload = ListAppend::new(&settings).expect("valid settings");
-        let (mut values, mut lists) = (BTreeSet::new(), BTreeSet::new());
-        for index in 0..4 {
-            let mut generator = workload.generator(Client::new(index, 4, 2));
-            let mut dice = WorkloadRng::new(index.into());
-            for txn in 0..3 * TXNS_PER_ERA {
-                let era = txn / TXNS_PER_ERA;
-                for op in generator.next_ops(&mut dice) {
-                    let last = match op {
-                        Op::Append { list, value } => {
-                            assert!(values.insert(value), "value {value} twice");
-                            list
-                        }
-                        Op::Read { list } => list,
-                        Op::ReadRange { first, count } => first + count - 1,
-                    };
-                    assert!((4 * era..4 * (era + 1)).contains(&last));
-                    lists.insert(last);
-                }
-            }
-        }
-        assert_eq!(lists.len(), 12, "all lists of three eras");
-    }
-
-    #[test]
-    fn a_value_that_is_there_twice_is_a_violation() {
-        let mut model = Model::default();
-        run(&mut model, &[Op::Append { list: 1, value: 5 }]);
-        assert!(check(&model).is_ok());
-        run(&mut model, &[Op::Append { list: 2, value: 5 }]);
-        let violation = check(&model).expect_err("value 5 occurs twice");
-        assert_eq!((violation.left.1, violation.right.1), (2, 1));
-    }
-
-    #[test]
-    fn a_note_is_left_under_a_name_that_follows_from_the_list() {
-        let mut model = Model::default();
-        let mut follow = |value| {
-            let ops = encode_ops(&[Op::Append { list: 1, value }, Op::Read { list: 1 }]);
-            let result = model.run(&Follow, &ops).expect("well formed");
-            let mut notes = Vec::new();
-            model.scan(NOTES, &KeyRange::all(), &mut |name, value| {
-                notes.push((name[0], decode_list(Some(value)).expect("a value")[0]));
-                ControlFlow::Continue(())
-            });
-            (decode_reads(&result).expect("well formed")[0].values.len(), notes)
-        };
-        assert_eq!(follow(7), (1, vec![(0, 7)]));
-        assert_eq!(follow(11), (2, vec![(0, 7), (3, 11)]));
-        assert_eq!(follow(12), (3, vec![(0, 7), (3, 12)]));
-        assert!(check(&model).is_ok());
-        model.put(LISTS, key(1), None);
-        let violation = check(&model).expect_err("clients with notes have not appended");
-        assert_eq!((violation.left.1, violation.right.1), (2, 0));
-    }
-
-    #[test]
-    fn a_list_that_is_full_takes_no_more() {
-        let mut model = Model::default();
-        let full = Value::from(vec![0; LIST_LEN_MAX]);
-        model.put(LISTS, key(1), Some(full));
-        let append = encode_ops(&[Op::Append { list: 1, value: 5 }]);
-        let stop = model.run(&Run, &append).expect_err("full");
-        let limit = SqlState::PROGRAM_LIMIT_EXCEEDED;
-        assert!(matches!(stop, Stop::Abort(abort) if abort.code == limit));
-    }
-}
+mod tests;

@@ -64,6 +64,7 @@ pub mod counters;
 mod definition;
 pub mod list_append;
 pub mod model;
+mod reach;
 pub mod registers;
 pub mod rng;
 pub mod smallbank;
@@ -78,6 +79,7 @@ use bytes::Bytes;
 
 pub use check::{Divided, Report, Rows, Snapshot, Violation};
 pub use commits::{Commits, Ledger, Watch};
+pub use reach::Reach;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::partition::Partitions;

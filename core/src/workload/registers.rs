@@ -26,12 +26,12 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
 use super::rng::WorkloadRng;
-use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting};
+use super::{Call, Client, InvalidSettings, Reach, Settings, bounded, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Key, KeyRange};
 use crate::time::Timestamp;
-use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Stop};
 use crate::value::Value;
 
 /// Row number, big-endian, to value, little-endian.
@@ -45,6 +45,9 @@ pub const WITNESSES: u64 = 1 << 63;
 const SCAN_MAX: u64 = 1_000;
 /// The maximum number of rows that clients scan.
 const SCANNED_MAX: u64 = 4;
+/// The percentage of writes that delete their row instead, except in the mix of ranges, which has
+/// its own.
+const DELETE_PERCENT: u64 = 10;
 /// The minimum number of rows in use at a time, so that each has a next one.
 const ROWS_MIN: u64 = 2;
 
@@ -113,6 +116,8 @@ pub enum Op {
         first: u64,
         /// The number of rows.
         count: u64,
+        /// The direction, and the number of rows after which it ends.
+        reach: Reach,
     },
 }
 
@@ -141,6 +146,7 @@ impl Op {
     const DELETE: u8 = 1;
     const READ: u8 = 2;
     const SCAN: u8 = 3;
+    const SCAN_AS_FAR: u8 = 4;
 
     /// Whether the operation changes its row.
     pub fn is_write(&self) -> bool {
@@ -152,11 +158,17 @@ impl Op {
             Self::Write { row, value } => (Self::WRITE, row, Some(value)),
             Self::Delete { row } => (Self::DELETE, row, None),
             Self::Read { row } => (Self::READ, row, None),
-            Self::Scan { first, count } => (Self::SCAN, first, Some(count)),
+            Self::Scan { first, count, reach: Reach::ALL } => (Self::SCAN, first, Some(count)),
+            Self::Scan { first, count, .. } => (Self::SCAN_AS_FAR, first, Some(count)),
         };
         out.put_u8(kind);
         out.put_varint(row);
         more.into_iter().for_each(|more| out.put_varint(more));
+        if let Self::Scan { reach, .. } = self
+            && kind == Self::SCAN_AS_FAR
+        {
+            reach.encode(out);
+        }
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -166,10 +178,12 @@ impl Op {
             Self::WRITE => Ok(Self::Write { row, value: from.varint("value")? }),
             Self::DELETE => Ok(Self::Delete { row }),
             Self::READ => Ok(Self::Read { row }),
-            Self::SCAN => {
+            Self::SCAN | Self::SCAN_AS_FAR => {
                 let count = bounded(from.varint("count")?, 1, SCAN_MAX, "count of rows")?;
                 bounded(row, 0, u64::MAX - count, "row")?;
-                Ok(Self::Scan { first: row, count })
+                let is_all = kind == Self::SCAN;
+                let reach = if is_all { Reach::ALL } else { Reach::decode(from)? };
+                Ok(Self::Scan { first: row, count, reach })
             }
             _ => Err(DecodeError::new("operation")),
         }
@@ -282,6 +296,26 @@ pub struct Generator {
 impl Generator {
     /// The operations of the next transaction, for clients that execute them themselves.
     pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
+        let mut ops = self.drawn_ops(dice);
+        // What follows is drawn last, so that a seed draws the same operations as before.
+        let is_of_writes = self.registers.mix != Mix::Ranges;
+        for op in &mut ops {
+            match op {
+                Op::Write { row, .. } if is_of_writes && dice.percent(DELETE_PERCENT) => {
+                    *op = Op::Delete { row: *row };
+                }
+                Op::Scan { reach, .. } => *reach = Reach::draw(dice),
+                Op::Write { .. } | Op::Delete { .. } | Op::Read { .. } => {}
+            }
+        }
+        if ops.iter().any(|op| matches!(op, Op::Delete { .. })) {
+            let witness = WITNESSES | u64::from(self.client) << 32 | self.txns;
+            ops.push(self.write(witness));
+        }
+        ops
+    }
+
+    fn drawn_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let Registers { mix, rows } = self.registers;
         let base = self.txns / TXNS_PER_ERA * rows;
         self.txns += 1;
@@ -331,7 +365,7 @@ impl Generator {
     fn ranges(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
         let count = dice.between(1, self.registers.rows.min(SCANNED_MAX));
         let first = base + dice.below(self.registers.rows - count + 1);
-        let scan = Op::Scan { first, count };
+        let scan = Op::Scan { first, count, reach: Reach::ALL };
         let mut ops = vec![scan];
         if dice.percent(30) {
             return ops;
@@ -343,10 +377,6 @@ impl Generator {
         }
         if dice.percent(20) {
             ops.push(scan);
-        }
-        if ops.iter().any(|op| matches!(op, Op::Delete { .. })) {
-            let witness = WITNESSES | u64::from(self.client) << 32 | self.txns;
-            ops.push(self.write(witness));
         }
         ops
     }
@@ -377,18 +407,17 @@ impl Run {
         found.collect::<Result<_, _>>().map_err(malformed)
     }
 
-    fn scan(cx: &mut dyn Context, first: u64, count: u64) -> Result<Vec<(u64, u64)>, Stop> {
-        let mut found = Ok(Vec::new());
-        let range = range(first, count);
-        let scan = Scan { table: REGISTERS, range, direction: Direction::Forward };
-        cx.scan(&scan, &mut |key, value| {
-            match (decode_row(key, value), &mut found) {
-                (Ok(row), Ok(rows)) => rows.push(row),
-                (row, _) => found = row.map(|_| Vec::new()),
-            }
-            if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    fn scan(
+        cx: &mut dyn Context,
+        (first, count): (u64, u64),
+        reach: Reach,
+    ) -> Result<Vec<(u64, u64)>, Stop> {
+        let mut found = Vec::new();
+        let visited = reach.scan(cx, REGISTERS, range(first, count), |key, value| {
+            found.push(decode_row(key, value)?);
+            Ok(())
         })?;
-        found.map_err(malformed)
+        visited.map(|()| found).map_err(malformed)
     }
 }
 
@@ -413,7 +442,7 @@ impl Procedure for Run {
                     found
                 }
                 Op::Read { row } => Self::read(cx, row)?,
-                Op::Scan { first, count } => Self::scan(cx, first, count)?,
+                Op::Scan { first, count, reach } => Self::scan(cx, (first, count), reach)?,
             };
             result.put_varint(found.len() as u64);
             for (row, value) in found {
@@ -436,7 +465,7 @@ impl Procedure for Run {
             match op {
                 Op::Write { row, .. } | Op::Delete { row } => point(row, LockMode::Exclusive),
                 Op::Read { row } => point(row, LockMode::Shared),
-                Op::Scan { first, count } => {
+                Op::Scan { first, count, .. } => {
                     let (range, mode) = (range(first, count), LockMode::Shared);
                     ranges.push(RangeLock { table: REGISTERS, range, mode });
                 }
@@ -474,96 +503,4 @@ fn check(rows: &dyn Rows) -> Result<Report, Violation> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::model::Model;
-    use std::collections::BTreeSet;
-
-    fn run(model: &mut Model, ops: &[Op]) -> Vec<Vec<(u64, u64)>> {
-        let result = model.run(&Run, &encode_ops(ops)).expect("well formed");
-        decode_found(&result).expect("well formed")
-    }
-
-    #[test]
-    fn reads_and_scans_find_what_is_there_and_what_was_just_written() {
-        let mut model = Model::default();
-        let write = |row, value| Op::Write { row, value };
-        let (read, scan) = (|row| Op::Read { row }, Op::Scan { first: 1, count: 3 });
-        let found = run(&mut model, &[read(1), write(1, 10), write(3, 30), read(1), scan]);
-        assert_eq!(found, [vec![], vec![(1, 10)], vec![(1, 10), (3, 30)]]);
-        let found = run(&mut model, &[Op::Delete { row: 1 }, write(4, 40), read(1), scan]);
-        assert_eq!(found, [vec![(1, 10)], vec![], vec![(3, 30)]], "row 4 is not in the range");
-        assert_eq!(run(&mut model, &[read(4), read(9)]), [vec![(4, 40)], vec![]]);
-    }
-
-    #[test]
-    fn operations_survive_their_encoding() {
-        let row = u64::MAX - 1;
-        let ops = [
-            Op::Write { row, value: u64::MAX },
-            Op::Delete { row },
-            Op::Read { row },
-            Op::Scan { first: row - 1, count: 2 },
-        ];
-        assert_eq!(decode_ops(&encode_ops(&ops)), Ok(ops.to_vec()));
-        assert!(decode_ops(&encode_ops(&[Op::Scan { first: row, count: 3 }])).is_err());
-        assert!(decode_ops(&encode_ops(&[Op::Scan { first: 0, count: 0 }])).is_err());
-    }
-
-    #[test]
-    fn each_mix_does_what_it_is_for_and_writes_no_value_twice() {
-        let settings = Settings { lists: 4, ..Settings::default() };
-        for mix in Mix::ALL {
-            let mut witnesses = BTreeSet::new();
-            let workload = Registers::new(mix, &settings).expect("valid settings");
-            let (mut values, mut deletes, mut scans, mut only_read) = (BTreeSet::new(), 0, 0, 0);
-            for index in 0..4 {
-                let mut generator = workload.generator(Client::new(index, 4, 2));
-                let mut dice = WorkloadRng::new(index.into());
-                for txn in 0..3 * TXNS_PER_ERA {
-                    let era = 4 * (txn / TXNS_PER_ERA)..4 * (txn / TXNS_PER_ERA + 1);
-                    let ops = generator.next_ops(&mut dice);
-                    only_read += u64::from(!ops.iter().any(Op::is_write));
-                    for op in ops {
-                        let (first, last) = match op {
-                            Op::Write { row, value } => {
-                                assert!(values.insert(value), "value {value} twice");
-                                if row >= WITNESSES {
-                                    assert!(witnesses.insert(row), "one row of two deletes");
-                                    continue;
-                                }
-                                (row, row)
-                            }
-                            Op::Delete { row } => {
-                                deletes += 1;
-                                (row, row)
-                            }
-                            Op::Read { row } => (row, row),
-                            Op::Scan { first, count } => {
-                                scans += 1;
-                                (first, first + count - 1)
-                            }
-                        };
-                        assert!(era.contains(&first) && era.contains(&last), "{op:?}");
-                    }
-                }
-            }
-            assert_eq!((deletes > 0, scans > 0), [(mix == Mix::Ranges); 2].into(), "{mix:?}");
-            assert_eq!(!witnesses.is_empty(), deletes > 0, "{mix:?}");
-            assert_eq!(only_read > 0, mix != Mix::Cycle, "{mix:?}");
-            assert!(!values.is_empty(), "{mix:?}");
-        }
-    }
-
-    #[test]
-    fn a_value_that_is_there_twice_is_a_violation() {
-        let mut model = Model::default();
-        run(&mut model, &[Op::Write { row: 1, value: 5 }]);
-        assert_eq!(check(&model).expect("the row exists once").facts["rows"], 1);
-        run(&mut model, &[Op::Write { row: 2, value: 5 }]);
-        let violation = check(&model).expect_err("value 5 occurs twice");
-        assert_eq!((violation.left.1, violation.right.1), (2, 1));
-        model.put(REGISTERS, key(3), Some(Value::from(vec![1])));
-        assert!(check(&model).expect_err("a byte").rule.contains("malformed row"));
-    }
-}
+mod tests;

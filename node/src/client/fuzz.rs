@@ -127,8 +127,10 @@ fn answers() -> Vec<Vec<u8>> {
         coordinator: Some(NodeId(2)),
         members: vec![NodeId(0), NodeId(2)],
         first_start: None,
+        refused: None,
         rejoin: None,
         waits_for: vec![WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs: 7 }],
+        differing: vec![NodeId(0)],
         counters: BTreeMap::from([("txns_committed".to_owned(), 7)]),
     };
     let all = [

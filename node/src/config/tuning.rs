@@ -19,6 +19,11 @@ use crate::log::Durability;
 use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
 
+/// The default time for a stop in order, in seconds.
+const STOP_S_DEFAULT: u64 = 60;
+/// The maximum time for a stop in order, in seconds.
+const STOP_S_MAX: u64 = 86_400;
+
 /// The default retention for `AS OF SYSTEM TIME`. The retained versions take some 15 MB with rows
 /// of a hundred bytes; scans must skip deletions.
 pub const HISTORY_DEFAULT: Retention =
@@ -122,6 +127,9 @@ tuning! {
     memory_mb: Option<u64> = None, in 1..=MEMORY_MB_MAX;
     /// The artificial minimum latency of reads of cold rows, in milliseconds.
     cold_latency_ms: u64 = 0, in 0..=COLD_LATENCY_MS_MAX;
+    /// The time for a stop in order, in seconds: the node finishes what is in flight and writes a
+    /// checkpoint. 0 means that it ends at once, as after a crash.
+    stop_s: u64 = STOP_S_DEFAULT, in 0..=STOP_S_MAX;
     /// The memory limit for unread results of all clients, in MiB.
     results_mb: u64 = (RESULTS_BYTES_DEFAULT >> 20) as u64, in 1..=RESULTS_MB_MAX;
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use pangea_core::hash::HashMap;
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, FirstRun, Message, Protocol};
 use pangea_core::store::Pin;
@@ -103,8 +103,8 @@ impl<P: Protocol> Driver<P> {
                 self.inbox.fail(format!("the node stopped: {reason}"));
                 self.is_stopped = true;
             }
-            Effect::MasterTerm { from, master_term, is_final, .. } => {
-                self.note_master_term(from, master_term, is_final)
+            Effect::MasterTerm { shard, from, master_term, is_final } => {
+                self.note_master_term((shard, from), master_term, is_final)
             }
             Effect::Mark(name) => self.count(name),
         }
@@ -141,22 +141,39 @@ impl<P: Protocol> Driver<P> {
     }
 
     /// Logs that transactions of a master begin.
+    /// Logs a master term. The log is all that remains of a master that is killed, so
+    /// `pangea torture` reads in it which acknowledged transactions a failover may discard.
     fn note_master_term(
         &mut self,
-        from: SnapshotVersion,
+        (shard, from): (ShardId, SnapshotVersion),
         master_term: Option<(NodeId, u64)>,
         is_final: bool,
     ) {
-        let Some((master, _)) = master_term.filter(|_| is_final) else { return };
-        let (from, master) = (from.0, master.0);
-        if self.master.replace(master).is_some_and(|before| before != master) {
+        let (shard, from) = (shard.0, from.0);
+        let Some((master, first)) = master_term.map(|(master, first)| (master.0, first)) else {
+            return tracing::info!("the master of snapshot version {from} is not known");
+        };
+        if !is_final {
+            tracing::info!(
+                shard,
+                first,
+                "node {master} ordered the transactions that ran here from snapshot version \
+                 {from} on"
+            );
+        } else if self.master.replace(master).is_some_and(|before| before != master) {
             tracing::warn!(
+                shard,
+                first,
                 "node {master} is the master from snapshot version {from} on: transactions that \
                  the previous master ran in this and later versions are discarded, even if they \
                  were acknowledged"
             );
         } else {
-            tracing::info!("node {master} is the master from snapshot version {from} on");
+            tracing::info!(
+                shard,
+                first,
+                "node {master} is the master from snapshot version {from} on"
+            );
         }
     }
 

@@ -127,8 +127,14 @@ impl<P: Protocol> Handle<P> {
         self.0.inbox.query(Answer::new(receive));
     }
 
-    /// Stops the node, without waiting for it.
+    /// Asks the node to stop in order, without waiting for it: it finishes what is in flight and
+    /// writes a checkpoint, for at most `stop_s` seconds.
     pub fn stop(&self) {
+        self.0.inbox.request_stop();
+    }
+
+    /// Stops the node at once, as after a crash, without waiting for it.
+    pub fn stop_now(&self) {
         let reason = "the node was stopped".to_owned();
         self.0.inbox.close(Closed { reason, is_failure: false });
     }
@@ -210,7 +216,7 @@ impl<P: Protocol> Engine for Handle<P> {
     }
 
     fn closed_to_sessions(&self) -> Option<String> {
-        self.inbox().reachability().rejoining()
+        self.inbox().reachability().closed()
     }
 
     fn cut_off(&self) -> Option<String> {

@@ -130,6 +130,18 @@ impl Waiting {
         }
     }
 
+    /// Rejects the request because the node stops. A transaction has not committed and won't.
+    fn refuse_while_stopping(self) {
+        let reason = "the node is stopping".to_owned();
+        match self {
+            Self::Commit(reply) => {
+                let abort = Abort::new(SqlState::CANNOT_CONNECT_NOW, reason);
+                reply.send(Ok(Outcome::Aborted(abort.with_hint("Use another node."))));
+            }
+            Self::Fresh(reply) => reply.send(Err(Unavailable { reason })),
+        }
+    }
+
     /// Reports that the node stops, and that the outcome is unknown.
     pub fn give_up(self, reason: &str) {
         let unavailable = Unavailable { reason: reason.to_owned() };
@@ -158,6 +170,8 @@ pub(super) struct Inputs<P: Protocol> {
     pub checkpoint_failed: Option<SnapshotVersion>,
     /// The fetches from the cold store that have finished, with their durations.
     pub fetched: Vec<(u64, Span)>,
+    /// The node is to stop in order.
+    pub stop: bool,
 }
 
 /// The driver's next action.
@@ -176,6 +190,8 @@ struct State<P: Protocol> {
     is_idle: bool,
     /// The log has become durable further since the driver last checked.
     has_durable: bool,
+    /// The node was asked to stop in order, and accepts no more requests.
+    is_stopping: bool,
 }
 
 /// The reason why a node has ended.
@@ -215,6 +231,7 @@ impl<P: Protocol> Default for Inputs<P> {
             checkpointed: None,
             checkpoint_failed: None,
             fetched: Vec::new(),
+            stop: false,
         }
     }
 }
@@ -229,6 +246,7 @@ impl<P: Protocol> Inbox<P> {
             closed: None,
             is_idle: false,
             has_durable: false,
+            is_stopping: false,
         };
         Self {
             reachability,
@@ -371,14 +389,29 @@ impl<P: Protocol> Inbox<P> {
             return;
         }
         let mut state = self.lock();
-        let Some(closed) = &state.closed else {
-            state.inputs.submissions.extend(requests);
-            return self.wake(&mut state);
+        let reason = match &state.closed {
+            Some(closed) => Some(closed.reason.clone()),
+            None if state.is_stopping => None,
+            None => {
+                state.inputs.submissions.extend(requests);
+                return self.wake(&mut state);
+            }
         };
-        let reason = closed.reason.clone();
         drop(state);
         self.in_flight.fetch_sub(count, Ordering::AcqRel);
-        requests.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
+        requests.into_iter().for_each(|(_, waiting)| match &reason {
+            Some(reason) => waiting.give_up(reason),
+            None => waiting.refuse_while_stopping(),
+        });
+    }
+
+    /// Asks the driver to stop the node in order. From now on requests are refused.
+    pub(super) fn request_stop(&self) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.is_stopping, true) {
+            state.inputs.stop = true;
+            self.wake(&mut state);
+        }
     }
 
     /// Queues a request for the status.
@@ -490,7 +523,7 @@ fn report(majority: Majority) {
     match majority {
         Majority::Unchanged => {}
         Majority::Awaited(what) => tracing::warn!("{what}; writes and strict reads wait"),
-        Majority::Rejoins(what) => tracing::warn!("{what}; no clients are accepted"),
+        Majority::Closed(what) => tracing::warn!("{what}; no clients are accepted"),
         Majority::Reached(how) => tracing::info!("{how}; writes continue"),
         Majority::Lost(how) => {
             tracing::warn!("{how}; writes and strict reads wait until a majority is connected");
@@ -500,13 +533,14 @@ fn report(majority: Majority) {
 
 impl<P: Protocol> State<P> {
     fn is_empty(&self) -> bool {
-        let Inputs { peers, submissions, queries, checkpointed, checkpoint_failed, fetched } =
+        let Inputs { peers, submissions, queries, checkpointed, checkpoint_failed, fetched, stop } =
             &self.inputs;
         let is_quiet = peers.is_empty() && submissions.is_empty() && queries.is_empty();
         is_quiet
             && fetched.is_empty()
             && checkpointed.is_none()
             && checkpoint_failed.is_none()
+            && !stop
             && !self.has_durable
             && self.closed.is_none()
     }

@@ -27,6 +27,7 @@ mod inbox;
 mod latency;
 mod metered;
 mod reachability;
+mod stopping;
 mod timers;
 
 use std::collections::BTreeMap;
@@ -109,6 +110,8 @@ pub struct Parts<P: Protocol> {
     pub meter: Option<Arc<Meter>>,
     /// The counter of syncs of the node's files.
     pub syncs: Arc<Syncs>,
+    /// The time for a stop in order.
+    pub stop_within: Span,
 }
 
 /// The event loop's state.
@@ -137,6 +140,10 @@ pub struct Driver<P: Protocol> {
     wants_resume: bool,
     /// The protocol can't continue: no step and no effect follows.
     is_stopped: bool,
+    /// The time for a stop in order.
+    stop_within: Span,
+    /// The time at which a stop in order ends, whatever is left; `None` before one is requested.
+    stop_at: Option<Timestamp>,
     /// The protocol's start may still be waiting for something.
     is_starting: bool,
     /// The time when the protocol last reported lagging nodes.
@@ -184,6 +191,8 @@ impl<P: Protocol> Driver<P> {
             next_ticket: 1,
             wants_resume: false,
             is_stopped: false,
+            stop_within: parts.stop_within,
+            stop_at: None,
             is_starting: true,
             waits_told: Timestamp::default(),
             on_rejoined: parts.on_rejoined,
@@ -205,7 +214,9 @@ impl<P: Protocol> Driver<P> {
     pub fn run(mut self) {
         loop {
             self.catch_up();
-            let until_timer = || self.timers.next().map(|at| at.since(self.clock.now().at));
+            self.end_stop();
+            let next = || self.timers.next().into_iter().chain(self.stop_at).min();
+            let until_timer = || next().map(|at| at.since(self.clock.now().at));
             let wait = if self.wants_resume { Some(Span::ZERO) } else { until_timer() };
             match self.inbox.take(wait) {
                 NextAction::Inputs(inputs) => self.take_turn(inputs),
@@ -254,6 +265,9 @@ impl<P: Protocol> Driver<P> {
         }
         for query in inputs.queries {
             query.send(Ok(self.status()));
+        }
+        if inputs.stop {
+            self.begin_stop();
         }
     }
 
@@ -319,9 +333,10 @@ impl<P: Protocol> Driver<P> {
     /// Reports what the protocol's start waits for, until it is over.
     fn watch_start(&mut self) {
         if self.is_starting {
-            let Status { first_start, rejoin, .. } = self.protocol.status();
+            let Status { first_start, rejoin, refused, .. } = self.protocol.status();
             let waits = rejoin.map(StartWaits::Rejoin);
             let waits = waits.or_else(|| first_start.map(StartWaits::First));
+            let waits = waits.or_else(|| refused.map(StartWaits::Refused));
             self.is_starting = waits.is_some();
             self.inbox.on_start_waits(waits);
         }
@@ -331,7 +346,9 @@ impl<P: Protocol> Driver<P> {
     fn watch_waits(&mut self, now: Timestamp) {
         if now.since(self.waits_told) >= WAITS_TOLD {
             self.waits_told = now;
-            self.inbox.on_waits(self.protocol.status().waits_for);
+            let Status { waits_for, refused, .. } = self.protocol.status();
+            self.is_starting |= refused.is_some();
+            self.inbox.on_waits(waits_for);
         }
     }
 

@@ -54,6 +54,19 @@ pub(super) enum StartWaits {
     First(FirstStart),
     /// The replacement of a node that lost its disk.
     Rejoin(Rejoining),
+    /// Another program, or another node's checkpoint, because the procedures of this one differ
+    /// from those that an epoch needs. May begin at any time.
+    Refused(String),
+}
+
+impl StartSeen {
+    /// Whether no clients are accepted.
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Waits(StartWaits::Rejoin(_) | StartWaits::Refused(_)) => true,
+            Self::Waits(StartWaits::First(_)) | Self::Unknown | Self::Over => false,
+        }
+    }
 }
 
 /// The effect of a change of connections on the majority.
@@ -67,8 +80,9 @@ pub(super) enum Majority {
     Lost(String),
     /// It does not suffice, because this is the first start; describes what the start waits for.
     Awaited(String),
-    /// It does not suffice, because this node is a replacement; describes what it waits for.
-    Rejoins(String),
+    /// It does not suffice, because this node is a replacement or runs another version; describes
+    /// what it waits for.
+    Closed(String),
 }
 
 /// The change of the set of lagging nodes.
@@ -155,11 +169,11 @@ impl Reachability {
         self.seen().connected.iter().copied().collect()
     }
 
-    /// The reason why no clients are accepted while this node replaces another.
-    pub fn rejoining(&self) -> Option<String> {
+    /// The reason why no clients are accepted, while this node replaces another or runs another
+    /// version of the procedures.
+    pub fn closed(&self) -> Option<String> {
         let seen = self.seen();
-        let is_it = matches!(seen.start, StartSeen::Waits(StartWaits::Rejoin(_)));
-        is_it.then(|| self.awaits(&seen)).flatten()
+        seen.start.is_closed().then(|| self.awaits(&seen)).flatten()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> Majority {
@@ -168,8 +182,8 @@ impl Reachability {
         change(&mut seen);
         match self.awaits(&seen) {
             Some(now) if awaited.as_ref() != Some(&now) => {
-                let rejoins = matches!(seen.start, StartSeen::Waits(StartWaits::Rejoin(_)));
-                return if rejoins { Majority::Rejoins(now) } else { Majority::Awaited(now) };
+                let is_closed = seen.start.is_closed();
+                return if is_closed { Majority::Closed(now) } else { Majority::Awaited(now) };
             }
             Some(_) => return Majority::Unchanged,
             None => {}
@@ -201,6 +215,7 @@ impl Reachability {
             StartSeen::Unknown | StartSeen::Over => None,
             StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first, seen)),
             StartSeen::Waits(StartWaits::Rejoin(rejoin)) => Some(self.describe_rejoin(rejoin)),
+            StartSeen::Waits(StartWaits::Refused(why)) => Some(why.clone()),
         }
     }
 
@@ -393,16 +408,16 @@ mod tests {
         };
         let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to report \
                     their records of this node";
-        assert_eq!(majority(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
-        assert_eq!(reachability.rejoining().as_deref(), Some(both));
+        assert_eq!(majority(&[1, 2], &[], None), Majority::Closed(both.to_owned()));
+        assert_eq!(reachability.closed().as_deref(), Some(both));
         let one = "this node is being replaced: waiting for eu (node 1) to report their records of \
                    this node; also being replaced: ap (node 2); 2 other nodes that are not being \
                    replaced are needed";
-        assert_eq!(majority(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
+        assert_eq!(majority(&[1], &[2], None), Majority::Closed(one.to_owned()));
         let far = "this node is being replaced: fetching the data up to version v9";
-        assert_eq!(majority(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
+        assert_eq!(majority(&[], &[], Some(SnapshotVersion(9))), Majority::Closed(far.to_owned()));
         assert_eq!(reachability.on_start_waits(None), Majority::Unchanged);
-        assert_eq!(reachability.rejoining(), None);
+        assert_eq!(reachability.closed(), None);
     }
 
     #[test]

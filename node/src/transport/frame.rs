@@ -19,7 +19,7 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The version of the wire format of a connection, including the hello and protocols' messages.
-pub const WIRE_VERSION: u8 = 8;
+pub const WIRE_VERSION: u8 = 9;
 
 /// The length of the header before a frame's body.
 pub(crate) const HEADER_LEN: usize = 12;
@@ -357,7 +357,7 @@ mod tests {
             let (_, error) = cut(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100);
             error.expect("the frame is refused")
         };
-        assert_eq!(refused(|bytes| bytes[4] = 9), FrameError::Version(9));
+        assert_eq!(refused(|bytes| bytes[4] = 10), FrameError::Version(10));
         assert_eq!(refused(|bytes| bytes[5] = 77), FrameError::Kind(77));
         assert_eq!(refused(|bytes| bytes[7] = 1), FrameError::Flags(256));
         let too_large = FrameError::TooLarge { len: 4 + (1 << 16), limit: 1000 };

@@ -298,7 +298,7 @@ impl Protocol for ToyProtocol {
                 self.say_what_i_have(cx);
                 cx.set_timer(Wait::Heartbeat, Span::from_ms(5));
             }
-            Input::Durable(_) | Input::Resume | Input::Prefetched { .. } => {}
+            Input::Durable(_) | Input::Stop | Input::Resume | Input::Prefetched { .. } => {}
             Input::PeerUp(_) => self.say_what_i_have(cx),
             Input::PeerDown(peer) => {
                 self.acknowledged.remove(&peer);

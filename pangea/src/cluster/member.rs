@@ -22,8 +22,8 @@ use crate::start::{READY, UP};
 
 /// The time limit for a node to start serving, including the recovery from its log.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
-/// The time limit for a clean stop, after which the node is killed.
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// The time limit for a clean stop, after which the node is killed: longer than `stop_s`.
+const STOP_DEADLINE: Duration = Duration::from_secs(70);
 /// The length of the end of a node's log that is searched for the reason of its exit.
 const LOG_END_LEN: usize = 4 << 10;
 
@@ -31,6 +31,8 @@ const LOG_END_LEN: usize = 4 << 10;
 pub struct Member {
     /// The node's configuration.
     pub config: Config,
+    /// The program of the next start: another release of this one. `None` for this program.
+    pub program: Option<PathBuf>,
     name: String,
     directory: PathBuf,
     is_metered: bool,
@@ -38,6 +40,8 @@ pub struct Member {
     command_prefix: Vec<OsString>,
     child: Option<Child>,
     process_handle: ProcessHandle,
+    /// The length of the log when the process was started.
+    log_len: u64,
 }
 
 /// A shared handle to the id of a node's process. It stays correct when the node is killed and
@@ -65,7 +69,17 @@ impl Member {
         let command_prefix =
             placement.map(|placement| placement.command_prefix.clone()).unwrap_or_default();
         let (is_metered, process_handle) = (plan.is_metered, ProcessHandle::default());
-        Self { config, name, directory, is_metered, command_prefix, child: None, process_handle }
+        Self {
+            config,
+            program: None,
+            name,
+            directory,
+            is_metered,
+            command_prefix,
+            child: None,
+            process_handle,
+            log_len: 0,
+        }
     }
 
     /// Returns a handle that always has the id of the current process.
@@ -115,12 +129,27 @@ impl Member {
     /// # Errors
     /// If it does not; the error contains the node's own reason.
     pub async fn start(&mut self) -> Result<(), Failure> {
+        self.start_with(&[]).await
+    }
+
+    /// Starts the process of a node whose data are lost or damaged. It fetches all data from the
+    /// other nodes.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`].
+    #[cfg(feature = "planted")]
+    pub async fn start_replacing(&mut self) -> Result<(), Failure> {
+        self.start_with(&["--replace"]).await
+    }
+
+    async fn start_with(&mut self, arguments: &[&str]) -> Result<(), Failure> {
         assert!(self.pid().is_none(), "the node is already running");
         let region = self.name().to_owned();
         let cant = |why: &dyn std::fmt::Display| {
             Failure::Failed(format!("the node in {region} did not start: {why}"))
         };
-        let mut child = self.spawn().map_err(|error| cant(&error))?;
+        self.log_len = std::fs::metadata(self.log_path()).map_or(0, |log| log.len());
+        let mut child = self.spawn(arguments).map_err(|error| cant(&error))?;
         let stdout = child.stdout.take().expect("stdout is a pipe");
         self.process_handle.set(child.id());
         self.child = Some(child);
@@ -150,18 +179,22 @@ impl Member {
         self.child.as_mut()?.wait().await.ok()
     }
 
-    fn spawn(&self) -> std::io::Result<Child> {
+    fn spawn(&self, arguments: &[&str]) -> std::io::Result<Child> {
         std::fs::create_dir_all(&self.directory)?;
         let config = self.directory.join("node.toml");
         std::fs::write(&config, self.config.to_toml())?;
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        let program = std::env::current_exe()?.into_os_string();
+        let program = match &self.program {
+            Some(program) => program.clone().into_os_string(),
+            None => std::env::current_exe()?.into_os_string(),
+        };
         let mut words = self.command_prefix.iter().chain([&program]);
         Command::new(words.next().expect("there is at least the program"))
             .args(words)
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(&config)
             .args(self.is_metered.then_some("--meter"))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -173,6 +206,13 @@ impl Member {
     /// Returns the path of the node's log.
     pub fn log_path(&self) -> PathBuf {
         self.directory.join("node.log")
+    }
+
+    /// Returns the log of the current process.
+    pub fn log_since_start(&self) -> String {
+        let log = std::fs::read(self.log_path()).unwrap_or_default();
+        let start = usize::try_from(self.log_len).unwrap_or(usize::MAX).min(log.len());
+        String::from_utf8_lossy(&log[start..]).into_owned()
     }
 
     /// Explains why the node exited.
@@ -218,6 +258,12 @@ impl Member {
     /// Lets the process continue.
     pub fn resume(&mut self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Flips a bit of a row in the memory of the process.
+    #[cfg(feature = "planted")]
+    pub fn flip(&mut self) {
+        self.signal(Signal::USR1);
     }
 
     fn signal(&mut self, signal: Signal) {

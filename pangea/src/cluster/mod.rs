@@ -268,6 +268,27 @@ impl Cluster {
         start_each(self.members.iter_mut().filter_map(|it| is_down(it).then_some(it))).await
     }
 
+    /// Stops every node cleanly, so that it can be started again.
+    ///
+    /// # Errors
+    /// If a node had to be killed.
+    pub async fn stop_members(&mut self) -> Result<(), Failure> {
+        let mut stopping: Vec<_> = self.members.iter_mut().map(|it| Box::pin(it.stop())).collect();
+        let mut result = Ok(());
+        std::future::poll_fn(|cx| {
+            stopping.retain_mut(|stop| match stop.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(stopped) => {
+                    result = std::mem::replace(&mut result, Ok(())).and(stopped);
+                    false
+                }
+            });
+            if stopping.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        result
+    }
+
     /// Stops every node and removes the directory if it is temporary.
     ///
     /// # Errors

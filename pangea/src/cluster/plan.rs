@@ -146,7 +146,8 @@ impl Plan {
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
-            tuning: Tuning { workers: workers(regions.len()), ..Tuning::default() },
+            // Most clusters are deleted when they stop.
+            tuning: Tuning { workers: workers(regions.len()), stop_s: 0, ..Tuning::default() },
             is_metered: false,
             placements: Vec::new(),
         })

@@ -94,6 +94,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         tuning: Tuning {
             memory_mb: arguments.memory_mb,
             log_segment_bytes: LOG_SEGMENT_BYTES,
+            stop_s: match arguments.data_dir {
+                Some(_) => Tuning::default().stop_s,
+                None => plan.tuning.stop_s,
+            },
             ..plan.tuning
         },
         ..plan

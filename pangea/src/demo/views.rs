@@ -98,6 +98,9 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
                 let node = region(node);
                 below += &format!("\n{name} waits for {node}: {epochs} epochs behind with {what}");
             }
+            for node in &status.differing {
+                below += &format!("\n{name} and {} differ: see the log of either", region(node));
+            }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
                 let count = status.counters.get(counter);
                 cells[cell] = count.map_or_else(|| "-".to_owned(), u64::to_string);

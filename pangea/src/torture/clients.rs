@@ -44,6 +44,8 @@ pub struct Clients {
 struct Shared {
     history: Arc<History>,
     places: Vec<Place>,
+    /// The index of the first place that clients use.
+    first: usize,
     numbers: Numbers,
     /// The next client number.
     clients: AtomicU64,
@@ -64,11 +66,17 @@ pub struct ClientCounts {
 }
 
 impl Clients {
-    /// Starts `each` clients for each node.
-    pub fn start(history: &Arc<History>, places: &[Place], each: usize, seed: u64) -> Self {
+    /// Starts `each` clients for each node from `first` on.
+    pub fn start(
+        history: &Arc<History>,
+        (places, first): (&[Place], usize),
+        each: usize,
+        seed: u64,
+    ) -> Self {
         let shared = Arc::new(Shared {
             history: history.clone(),
             places: places.to_vec(),
+            first,
             numbers: Numbers::default(),
             clients: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
@@ -78,12 +86,13 @@ impl Clients {
         });
         let mut rng = Rng::with_seed(seed);
         let mut tasks = JoinSet::new();
-        for index in 0..places.len() * each {
-            let of_place = index / places.len();
+        let used = places.len() - first;
+        for index in 0..used * each {
+            let of_place = index / used;
             let runner = Runner {
                 shared: shared.clone(),
                 rng: rng.fork(),
-                at: index % places.len(),
+                at: first + index % used,
                 roams: of_place % 2 == 1,
                 is_strict: of_place % 4 < 2,
                 is_impatient: of_place % 3 == 2,
@@ -214,7 +223,8 @@ impl Runner {
             }
             self.shared.connections_lost.fetch_add(1, Ordering::Relaxed);
             if self.roams {
-                self.at = (self.at + 1) % self.shared.places.len();
+                let (first, places) = (self.shared.first, self.shared.places.len());
+                self.at = if self.at + 1 == places { first } else { self.at + 1 };
             }
             tokio::time::sleep(RECONNECT).await;
         }
@@ -230,9 +240,11 @@ impl Runner {
         let (client, connection) = sql.connect(NoTls).await.ok()?;
         // The client sees how the connection ends.
         tokio::spawn(connection);
+        let number = self.shared.clients.fetch_add(1, Ordering::Relaxed);
+        self.shared.history.on_client(number, self.at);
         Some(Session {
             client,
-            number: self.shared.clients.fetch_add(1, Ordering::Relaxed),
+            number,
             note: format!("{region}, {reads}"),
             is_strict: self.is_strict,
         })

@@ -1,10 +1,10 @@
 //! Records the operations and results of clients as they happen, in the format of docs/HISTORY.md.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pangea_sim::record::write::write_txn;
 use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
@@ -14,6 +14,8 @@ use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
 pub enum Key {
     /// A list: a text to which values are appended.
     List(i64),
+    /// A list of those that are always appended to together.
+    Every(i64),
     /// A register, which exists from its first write on.
     Register(i64),
     /// A row that is inserted and deleted, and that scans find. This is the only kind whose key is
@@ -27,7 +29,11 @@ impl Key {
     /// Returns the key in its table.
     pub fn id(self) -> i64 {
         match self {
-            Self::List(id) | Self::Register(id) | Self::Row(id) | Self::Mark(id) => id,
+            Self::List(id)
+            | Self::Every(id)
+            | Self::Register(id)
+            | Self::Row(id)
+            | Self::Mark(id) => id,
         }
     }
 
@@ -35,6 +41,7 @@ impl Key {
     pub fn sibling(self, id: i64) -> Self {
         match self {
             Self::List(_) => Self::List(id),
+            Self::Every(_) => Self::Every(id),
             Self::Register(_) => Self::Register(id),
             Self::Row(_) => Self::Row(id),
             Self::Mark(_) => Self::Mark(id),
@@ -46,6 +53,7 @@ impl Key {
         match self {
             Self::Row(id) => Atom::Number(id),
             Self::List(id) => text("list", id),
+            Self::Every(id) => text("every", id),
             Self::Register(id) => text("register", id),
             Self::Mark(id) => text("mark", id),
         }
@@ -64,6 +72,8 @@ pub struct Counts {
 pub struct History {
     /// The common clock of all clients.
     began: Instant,
+    /// The same moment by the clock of the nodes' logs, in microseconds since 1970.
+    began_in_logs: i64,
     sink: Mutex<Sink>,
 }
 
@@ -72,6 +82,8 @@ struct Sink {
     counts: Counts,
     /// The keys that any client tried to write.
     attempted: BTreeSet<Key>,
+    /// The nodes of clients.
+    nodes: BTreeMap<u64, usize>,
     /// The first write error.
     error: Option<io::Error>,
 }
@@ -83,9 +95,17 @@ impl History {
             output: BufWriter::new(file),
             counts: Counts::default(),
             attempted: BTreeSet::new(),
+            nodes: BTreeMap::new(),
             error: None,
         };
-        Self { began: Instant::now(), sink: Mutex::new(sink) }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began_in_logs = i64::try_from(since.as_micros()).expect("fewer than 290,000 years");
+        Self { began: Instant::now(), began_in_logs, sink: Mutex::new(sink) }
+    }
+
+    /// Returns the time of the history at a time of the nodes' logs, in microseconds since 1970.
+    pub fn moment(&self, in_logs: i64) -> i64 {
+        in_logs - self.began_in_logs
     }
 
     /// Returns the time since the history began, in microseconds.
@@ -136,6 +156,16 @@ impl History {
     /// The keys that any client tried to write.
     pub fn attempted(&self) -> BTreeSet<Key> {
         self.sink().attempted.clone()
+    }
+
+    /// Records the node of a client.
+    pub fn on_client(&self, client: u64, node: usize) {
+        self.sink().nodes.insert(client, node);
+    }
+
+    /// The nodes of all clients.
+    pub fn nodes(&self) -> BTreeMap<u64, usize> {
+        self.sink().nodes.clone()
     }
 
     /// Flushes the history to the file.

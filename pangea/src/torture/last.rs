@@ -86,11 +86,13 @@ async fn read(client: &Client, keys: &[Key], attempt: &mut Attempt) -> Result<()
     };
     let table = match first {
         Key::List(_) => "lists",
+        Key::Every(_) => "every",
         Key::Register(_) => "registers",
         Key::Row(_) => "rows",
         Key::Mark(_) => "marks",
     };
-    let column = if matches!(first, Key::List(_)) { "items" } else { "v" };
+    let is_list = matches!(first, Key::List(_) | Key::Every(_));
+    let column = if is_list { "items" } else { "v" };
     client.batch_execute("set reads = strict").await?;
     let select = format!("select id, {column} from {table} where id >= $1 and id <= $2");
     let rows = client.query(&select, &[&first.id(), &last.id()]).await?;
@@ -105,7 +107,7 @@ async fn read(client: &Client, keys: &[Key], attempt: &mut Attempt) -> Result<()
     for key in all {
         let row = found.get(&key);
         match key {
-            Key::List(_) => {
+            Key::List(_) | Key::Every(_) => {
                 attempt.read_list(key, row.map(|row| row.try_get(1)).transpose()?);
             }
             Key::Register(_) | Key::Row(_) | Key::Mark(_) => {

@@ -14,10 +14,12 @@
 //! - [`history`]: the record of operations and results, in the format of docs/HISTORY.md;
 //! - [`nemesis`]: the faults;
 //! - [`checkpoints`]: the frequency and the number of the nodes' checkpoints;
+//! - [`failovers`]: the acknowledged transactions that a failover may discard;
 //! - [`last`]: the end of a run.
 
 mod checkpoints;
 mod clients;
+mod failovers;
 mod history;
 mod last;
 mod nemesis;
@@ -37,12 +39,13 @@ use pangea_sim::check::model::Model;
 use crate::check::check_file;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
-use crate::protocol::{Setting, options_table, partitioned_names};
+use crate::protocol::{MayLoseCommits, Setting, options_table, partitioned_names, with_protocol};
 use crate::say;
 use checkpoints::Checkpoints;
 use clients::Clients;
+use failovers::{Discards, Failovers};
 use history::History;
-use nemesis::{Fault, Nemesis};
+use nemesis::{Fault, Nemesis, Programs};
 
 /// A larger number is probably in the wrong unit: a history of weeks does not fit in memory.
 const SECS_MAX: u64 = 86_400;
@@ -71,6 +74,9 @@ removed at the end. Clients in every region append to lists, write registers, an
 scan rows, as autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. At the
 end all faults are healed, every region must commit, all replicas must be identical, and the results
 that clients saw must be strictly serializable, except that snapshot reads may return past states.
+With settings that may lose acknowledged transactions at a failover, such as
+calvin.replication=asynchronous, these have an unknown outcome if the nodes' logs show that another
+master replaced theirs; all others must survive.
 
 Nodes take checkpoints every few seconds: the protocol's setting checkpoint_bytes is scaled down,
 and --set overrides it. Calvin's kind of checkpoints (calvin.checkpoints) is drawn from the seed,
@@ -87,10 +93,15 @@ pub struct Arguments {
     /// Seed of the faults and of the clients
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Kinds of faults that may happen, of kill, pause, cut and full-stop, or none [default: all;
-    /// with --durability memory, pause and cut]
+    /// Kinds of faults that may happen, of kill, pause, cut and full-stop, and with --upgrade-to
+    /// also upgrade and full-upgrade, or none [default: all; with --durability memory, pause and
+    /// cut]
     #[arg(long, value_name = "A,B,C|none", value_delimiter = ',')]
     faults: Vec<String>,
+    /// Program with which nodes are started again after SIGKILL, in turn or all at once: another
+    /// release of pangea. The next upgrade goes back to this program
+    #[arg(long, value_name = "FILE")]
+    upgrade_to: Option<PathBuf>,
     /// Number of regions, or the names of cloud regions: us-east,eu-west,...
     #[arg(long, value_name = "N|A,B,C", default_value = "3")]
     regions: Regions,
@@ -148,6 +159,11 @@ impl Arguments {
             tuning: Tuning {
                 memory_mb: self.memory_mb,
                 log_segment_bytes: LOG_SEGMENT_BYTES,
+                // Only a program with other procedures needs the checkpoint of a stop.
+                stop_s: match self.upgrade_to {
+                    Some(_) => Tuning::default().stop_s,
+                    None => plan.tuning.stop_s,
+                },
                 ..plan.tuning
             },
             ..plan
@@ -161,12 +177,26 @@ impl Arguments {
         Ok(plan)
     }
 
+    /// The programs of the nodes.
+    fn programs(&self) -> Result<Programs, Failure> {
+        let absolute = |path: &PathBuf| {
+            std::fs::canonicalize(path).map_err(|error| {
+                Failure::Usage(format!("--upgrade-to {}: {error}", path.display()))
+            })
+        };
+        Ok(Programs::new(self.upgrade_to.as_ref().map(absolute).transpose()?))
+    }
+
     fn faults(&self) -> Result<Vec<Fault>, Failure> {
         let all = <Fault as clap::ValueEnum>::value_variants();
         let is_memory = self.durability == Durability::Memory;
         if self.faults.is_empty() {
-            let is_survived = |fault: &&Fault| !is_memory || !fault.ends_processes();
-            return Ok(all.iter().filter(is_survived).copied().collect());
+            let is_possible = |fault: &&Fault| {
+                let is_survived = !is_memory || !fault.ends_processes();
+                let has_program = self.upgrade_to.is_some() || !fault.is_upgrade();
+                is_survived && has_program && !fault.is_on_request()
+            };
+            return Ok(all.iter().filter(is_possible).copied().collect());
         }
         if self.faults == ["none"] {
             return Ok(Vec::new());
@@ -186,7 +216,20 @@ impl Arguments {
             })
         };
         let faults: Vec<Fault> = self.faults.iter().map(fault).collect::<Result<_, _>>()?;
-        if is_memory && faults.contains(&Fault::Kill) {
+        self.check_faults(&faults).map(|()| faults)
+    }
+
+    /// Checks that the cluster can have these faults.
+    fn check_faults(&self, faults: &[Fault]) -> Result<(), Failure> {
+        let is_memory = self.durability == Durability::Memory;
+        if let Some(upgrade) = faults.iter().find(|fault| fault.is_upgrade())
+            && self.upgrade_to.is_none()
+        {
+            let name = upgrade.name();
+            let message = format!("--faults {name}: the other program is missing: --upgrade-to");
+            return Err(Failure::Usage(message));
+        }
+        if is_memory && faults.iter().any(|it| *it == Fault::Kill || it.is_upgrade()) {
             return Err(Failure::Usage(
                 "--faults kill --durability memory: a killed node would lose transactions that it \
                  acknowledged, and the other nodes would not readmit it; run it without kill, or \
@@ -194,13 +237,14 @@ impl Arguments {
                     .to_owned(),
             ));
         }
-        Ok(faults)
+        Ok(())
     }
 }
 
 /// Runs the torture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
+    let programs = arguments.programs()?;
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
         crate::warn(
             "Faults are limited to pause and cut: with --durability memory, a killed node loses \
@@ -221,12 +265,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = crate::runtime(1)?;
     let place =
         DataLocation::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
-    let work = async |cluster: &mut Cluster| torture(arguments, cluster, &faults, &history).await;
+    let work = async |cluster: &mut Cluster| {
+        torture(arguments, cluster, (&faults, programs), &history).await
+    };
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that are still waiting for a response are dropped with the runtime.
     drop(runtime);
-    let checked = history.flush().map_err(cant).and(played).and_then(|summary| {
+    let checked = history.flush().map_err(cant).and(played).and_then(|(summary, discards)| {
         say(&summary)?;
+        if let Some(mut discards) = discards {
+            say(&discards.excuse_in(&path, &history)?)?;
+        }
         // The name of a temporary file is of no use, because the file will be removed.
         let name = match &temporary {
             Some(_) => "the history".to_owned(),
@@ -249,27 +298,21 @@ fn keep(path: &Path, temporary: tempfile::TempPath) {
     }
 }
 
-/// Runs everything and returns the report.
+/// Runs everything and returns the report. With settings that may lose acknowledged transactions,
+/// also returns which of them may be lost.
 async fn torture(
     arguments: &Arguments,
     cluster: &mut Cluster,
-    faults: &[Fault],
+    (faults, programs): (&[Fault], Programs),
     history: &Arc<History>,
-) -> Result<String, Failure> {
-    let natives = cluster.clients().await?;
-    cluster.usable(&natives).await?;
-    let place = |member: &crate::cluster::Member| clients::Place {
-        region: member.name().to_owned(),
-        sql: member.sql_config(),
-    };
-    let places: Vec<clients::Place> = cluster.members.iter().map(place).collect();
-    last::create_tables(&places[0], work::SCHEMA).await?;
-    // From here on, every new session on any node sees the tables.
-    cluster.usable(&natives).await?;
-    drop(natives);
+) -> Result<(String, Option<Discards>), Failure> {
+    let places = create_tables(cluster).await?;
+    let may_lose = with_protocol(&cluster.plan.protocol, MayLoseCommits(&cluster.plan.options))??;
+    let failovers = may_lose.then(|| Failovers::watch(cluster, history));
 
     let each = usize::try_from(arguments.clients).expect("few clients");
-    let clients = Clients::start(history, &places, each, arguments.seed);
+    let used = first_used(faults);
+    let clients = Clients::start(history, (&places, used), each, arguments.seed);
     let (began, length) = (Instant::now(), Duration::from_secs(arguments.secs));
     let bar = bar(arguments.secs);
     let tell = |what: &str| {
@@ -277,7 +320,7 @@ async fn torture(
         bar.suspend(|| crate::warn(&line));
     };
     let mut checkpoints = Checkpoints::of(&cluster.members);
-    let mut nemesis = Nemesis::new(cluster, faults, arguments.seed, tell);
+    let mut nemesis = Nemesis::new(cluster, faults, programs, arguments.seed, tell);
     tokio::select! {
         done = nemesis.run(began + length) => done?,
         () = show(&bar, history, began, &mut checkpoints) => {}
@@ -297,23 +340,50 @@ async fn torture(
     if counts.committed == 0 {
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
-    Ok(format!(
-        "{} over {} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, {} \
-         aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints {}\n  replicas    \
-         identical at {version}, digest {digest}; everything was read again, by {last_reads} \
-         transactions",
+    let discards = failovers.map(|failovers| failovers.discards(history)).transpose()?;
+    let nodes = places.len();
+    let summary = format!(
+        "{} over {nodes} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} \
+         committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints \
+         {}\n  replicas    identical at {version}, digest {digest}; everything was read again, by \
+         {last_reads} transactions",
         cluster.plan.protocol,
-        places.len(),
         arguments.secs,
         arguments.seed,
-        each * places.len(),
+        each * (nodes - used),
         counts.committed,
         counts.aborted,
         met.conflicts,
         counts.unknown,
         met.connections_lost,
         checkpoints.summary(&cluster.plan),
-    ))
+    );
+    Ok((summary, discards))
+}
+
+/// Creates the tables, and returns the nodes as clients see them.
+async fn create_tables(cluster: &Cluster) -> Result<Vec<clients::Place>, Failure> {
+    let natives = cluster.clients().await?;
+    cluster.usable(&natives).await?;
+    let place = |member: &crate::cluster::Member| clients::Place {
+        region: member.name().to_owned(),
+        sql: member.sql_config(),
+    };
+    let places: Vec<clients::Place> = cluster.members.iter().map(place).collect();
+    last::create_tables(&places[0], work::SCHEMA).await?;
+    // From here on, every new session on any node sees the tables.
+    cluster.usable(&natives).await?;
+    Ok(places)
+}
+
+/// Returns the index of the first node that clients use.
+fn first_used(faults: &[Fault]) -> usize {
+    #[cfg(feature = "planted")]
+    if faults.contains(&Fault::Flip) {
+        return nemesis::UNUSED + 1;
+    }
+    let _ = faults;
+    0
 }
 
 /// Creates a progress bar on stderr, if that is a terminal.

@@ -3,6 +3,10 @@
 //! The seed determines the order of the faults, the nodes they affect and their duration. Their
 //! effect on real processes differs between runs.
 
+#[cfg(feature = "planted")]
+mod flips;
+mod upgrades;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -13,6 +17,7 @@ use pangea_node::client::Client;
 
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+pub use upgrades::Programs;
 
 /// The time between two steps, in milliseconds.
 const STEP_MS: std::ops::RangeInclusive<u64> = 200..=1_500;
@@ -20,6 +25,10 @@ const STEP_MS: std::ops::RangeInclusive<u64> = 200..=1_500;
 const ACTIVE_MAX: usize = 2;
 /// The time limit for a running node to execute a command.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The node that no client uses if [`Fault::Flip`] may happen.
+#[cfg(feature = "planted")]
+pub const UNUSED: usize = 0;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -32,6 +41,13 @@ pub enum Fault {
     Cut,
     /// All nodes are killed and restarted
     FullStop,
+    /// One node after the other is killed and started with another program
+    Upgrade,
+    /// All nodes are killed and started with another program
+    FullUpgrade,
+    /// A bit of a row flips in the memory of a node that no client uses
+    #[cfg(feature = "planted")]
+    Flip,
 }
 
 impl Fault {
@@ -43,8 +59,25 @@ impl Fault {
     /// Returns whether the fault discards a node's memory.
     pub fn ends_processes(self) -> bool {
         match self {
-            Self::Kill | Self::FullStop => true,
+            Self::Kill | Self::FullStop | Self::Upgrade | Self::FullUpgrade => true,
             Self::Pause | Self::Cut => false,
+            #[cfg(feature = "planted")]
+            Self::Flip => false,
+        }
+    }
+
+    /// Returns whether the fault needs another program.
+    pub fn is_upgrade(self) -> bool {
+        matches!(self, Self::Upgrade | Self::FullUpgrade)
+    }
+
+    /// Returns whether the fault happens only if it is asked for.
+    pub fn is_on_request(self) -> bool {
+        match self {
+            Self::Kill | Self::FullStop | Self::Pause | Self::Cut => false,
+            Self::Upgrade | Self::FullUpgrade => false,
+            #[cfg(feature = "planted")]
+            Self::Flip => true,
         }
     }
 
@@ -55,6 +88,10 @@ impl Fault {
             Self::Pause => "pauses",
             Self::Cut => "cuts",
             Self::FullStop => "full stops",
+            Self::Upgrade => "upgrades in turn",
+            Self::FullUpgrade => "upgrades at once",
+            #[cfg(feature = "planted")]
+            Self::Flip => "flips",
         }
     }
 }
@@ -75,6 +112,7 @@ pub struct Nemesis<'a> {
     faults: Vec<Fault>,
     active: Vec<Active>,
     counts: BTreeMap<Fault, u64>,
+    programs: Programs,
     /// Receives a description of every step.
     tell: Box<dyn Fn(&str) + 'a>,
 }
@@ -84,6 +122,7 @@ impl<'a> Nemesis<'a> {
     pub fn new(
         cluster: &'a mut Cluster,
         faults: &[Fault],
+        programs: Programs,
         seed: u64,
         tell: impl Fn(&str) + 'a,
     ) -> Self {
@@ -93,6 +132,7 @@ impl<'a> Nemesis<'a> {
             faults: faults.to_vec(),
             active: Vec::new(),
             counts: BTreeMap::new(),
+            programs,
             tell: Box::new(tell),
         }
     }
@@ -118,14 +158,17 @@ impl<'a> Nemesis<'a> {
     pub fn done(&self) -> String {
         let counts = self.counts.iter().map(|(fault, n)| format!("{n} {}", fault.plural()));
         let counts: Vec<String> = counts.collect();
-        if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+        if counts.is_empty() {
+            return "none".to_owned();
+        }
+        counts.join(", ") + &self.programs.note()
     }
 
     async fn step(&mut self) -> Result<(), Failure> {
         let may_begin = self.active.len() < ACTIVE_MAX && !self.faults.is_empty();
         if may_begin && (self.active.is_empty() || self.rng.bool()) {
             let mut fault = self.faults[self.rng.usize(..self.faults.len())];
-            if fault == Fault::FullStop && self.rng.bool() {
+            if (fault == Fault::FullStop || fault.is_upgrade()) && self.rng.bool() {
                 // It ends all other faults, so it is drawn half as often.
                 fault = self.faults[self.rng.usize(..self.faults.len())];
             }
@@ -177,6 +220,10 @@ impl<'a> Nemesis<'a> {
             }
             Fault::Cut => self.cut(node, &whole).await,
             Fault::FullStop => self.full_stop().await,
+            Fault::Upgrade => self.upgrade_in_turn().await,
+            Fault::FullUpgrade => self.upgrade_at_once().await,
+            #[cfg(feature = "planted")]
+            Fault::Flip => self.flip(UNUSED).await,
         }
     }
 
@@ -201,13 +248,10 @@ impl<'a> Nemesis<'a> {
 
     async fn full_stop(&mut self) -> Result<(), Failure> {
         self.tell("SIGKILL all");
-        for member in &mut self.cluster.members {
-            member.kill().await;
-        }
+        self.kill_all().await;
         // Restarted nodes do not remember cuts.
         self.active.clear();
-        let dead = Duration::from_millis(self.rng.u64(STEP_MS));
-        tokio::time::sleep(dead).await;
+        self.stay_down().await;
         self.tell("start all");
         self.cluster.start_down().await
     }

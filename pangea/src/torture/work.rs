@@ -6,6 +6,7 @@
 //! | `registers` | a register | an UPDATE that returns the previous value, or a blind one |
 //! | `rows` | a row that is inserted and deleted | INSERT, DELETE |
 //! | `marks` | a transaction that deleted | INSERT, with the DELETE |
+//! | `every` | a list | an UPDATE of all of them, which replicas run again when they restart |
 //!
 //! Few keys are in use at a time, so that clients conflict. They are replaced by others over time,
 //! so that lists and the histories of each key stay short.
@@ -22,12 +23,16 @@ pub const SCHEMA: &str = "
     create table lists (id bigint primary key, items text not null);
     create table registers (id bigint primary key, v bigint not null, before bigint);
     create table rows (id bigint primary key, v bigint not null);
-    create table marks (id bigint primary key, v bigint not null)";
+    create table marks (id bigint primary key, v bigint not null);
+    create table every (id bigint primary key, items text not null);
+    insert into every values (1, ''), (2, ''), (3, '')";
 
 /// Lists in use at a time.
 const LISTS: i64 = 6;
 /// Registers in use at a time.
 const REGISTERS: i64 = 5;
+/// Lists that are always appended to together.
+const EVERY: std::ops::RangeInclusive<i64> = 1..=3;
 /// Rows that may exist at a time.
 const ROWS: i64 = 16;
 /// After this number of transactions, one list and one register are replaced, and all rows are.
@@ -58,6 +63,8 @@ impl Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Append { list: i64 },
+    AppendEvery,
+    ReadEvery,
     ReadList { list: i64 },
     ReadLists { from: i64, to: i64 },
     Swap { register: i64 },
@@ -118,6 +125,8 @@ impl Step {
             59..67 => Self::ReadRegister { register },
             67..78 => Self::Insert { row },
             78..86 => Self::Delete { row },
+            86..88 => Self::AppendEvery,
+            88..90 => Self::ReadEvery,
             _ => Self::Scan { from: row, to: row + rng.i64(1..=ROWS) },
         }
     }
@@ -126,11 +135,13 @@ impl Step {
     pub fn is_write(self) -> bool {
         match self {
             Self::Append { .. }
+            | Self::AppendEvery
             | Self::Swap { .. }
             | Self::Overwrite { .. }
             | Self::Insert { .. }
             | Self::Delete { .. } => true,
-            Self::ReadList { .. }
+            Self::ReadEvery
+            | Self::ReadList { .. }
             | Self::ReadLists { .. }
             | Self::ReadRegister { .. }
             | Self::Scan { .. } => false,
@@ -150,6 +161,8 @@ impl Step {
     ) -> Result<Found, Error> {
         match self {
             Self::Append { list } => append(client, numbers, attempt, list).await,
+            Self::AppendEvery => append_every(client, numbers.value(), attempt).await,
+            Self::ReadEvery => read_every(client, attempt).await.map(|()| Found::Something),
             Self::Swap { register } => swap(client, numbers, attempt, register).await,
             Self::Overwrite { register } => overwrite(client, numbers, attempt, register).await,
             Self::Insert { row } => {
@@ -235,6 +248,21 @@ async fn append(
     Ok(Found::Something)
 }
 
+/// Appends a value to all lists of a table, without a condition. Protocols treat such a statement
+/// as a load: replicas run it again instead of sending or logging what it writes.
+async fn append_every(client: &Client, value: i64, attempt: &mut Attempt) -> Result<Found, Error> {
+    EVERY.for_each(|list| attempt.append(Key::Every(list), value));
+    client.execute("update every set items = items || $1", &[&format!(",{value}")]).await?;
+    Ok(Found::Something)
+}
+
+async fn read_every(client: &Client, attempt: &mut Attempt) -> Result<(), Error> {
+    for row in client.query("select id, items from every", &[]).await? {
+        attempt.read_list(Key::Every(row.try_get(0)?), Some(row.try_get(1)?));
+    }
+    Ok(())
+}
+
 /// Writes a register and reads its previous value, in one statement.
 async fn swap(
     client: &Client,
@@ -271,7 +299,7 @@ async fn overwrite(
 fn nothing(attempt: &mut Attempt, at: usize, key: Key) -> Found {
     attempt.take_back(at);
     match key {
-        Key::List(_) => attempt.read_list(key, None),
+        Key::List(_) | Key::Every(_) => attempt.read_list(key, None),
         Key::Register(_) | Key::Row(_) | Key::Mark(_) => attempt.read(key, None),
     }
     Found::Nothing

@@ -100,3 +100,85 @@ fn a_procedure_without_sql_is_called_by_its_name() {
     let error = Cluster::builder().protocol("paxos").start().err().unwrap().to_string();
     assert!(error.contains("unknown protocol \"paxos\""), "{error}");
 }
+
+/// A procedure whose name is before those of all others.
+struct Added;
+
+impl Procedure for Added {
+    fn name(&self) -> &str {
+        "a.first"
+    }
+
+    fn run(&self, _: &[u8], _: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        Ok(b"added".to_vec())
+    }
+}
+
+/// A program, before and after a change of its procedures.
+struct Release<'a> {
+    protocol: &'a str,
+    regions: &'a [&'a str],
+    directory: &'a std::path::Path,
+}
+
+impl Release<'_> {
+    fn start(&self, is_newer: bool) -> Cluster {
+        let builder = Cluster::builder().protocol(self.protocol).regions(self.regions);
+        let builder = builder.directory(self.directory);
+        let builder = if is_newer { builder.raw_procedure(Added) } else { builder };
+        builder.start().unwrap()
+    }
+}
+
+fn doubled(cluster: &Cluster) -> i64 {
+    let mut connection = cluster.connect(0).unwrap();
+    connection.query("update doubled set value = value * 2", &[]).unwrap();
+    let rows = connection.query("select value from doubled", &[]).unwrap().rows;
+    match rows[0][0] {
+        Datum::Int(value) => value,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+fn write(cluster: &Cluster) -> Result<(), Error> {
+    cluster.connect(0)?.query("insert into doubled values (-1)", &[]).map(drop)
+}
+
+/// The log once named procedures by their places in the order of names. With one more of them, an
+/// acknowledged UPDATE was replayed as a call of another procedure, and was lost.
+#[test]
+fn a_program_with_more_procedures_continues_after_a_stop_and_refuses_after_a_kill() {
+    for protocol in ["minerva", "calvin"] {
+        for regions in [&["a"][..], &["a", "b", "c"][..]] {
+            let directory = tempfile::tempdir().unwrap();
+            let release = Release { protocol, regions, directory: directory.path() };
+            let cluster = release.start(false);
+            let mut connection = cluster.connect(0).unwrap();
+            connection.query("create table doubled (value int primary key)", &[]).unwrap();
+            connection.query("insert into doubled values (1)", &[]).unwrap();
+            drop(connection);
+            assert_eq!(doubled(&cluster), 2);
+            cluster.stop().unwrap();
+
+            let cluster = release.start(true);
+            assert_eq!(cluster.call_raw(0, "a.first", b"").unwrap(), b"added");
+            assert_eq!(doubled(&cluster), 4, "{protocol}, {regions:?}");
+            // As if it was killed.
+            drop(cluster);
+
+            let cluster = release.start(false);
+            let refused = cluster.call_raw(0, "a.first", b"").unwrap_err().to_string();
+            assert!(refused.contains("does not exist"), "{refused}");
+            let refused = format!("{:?}", write(&cluster).unwrap_err());
+            assert!(refused.contains("stop it in order"), "{protocol}, {regions:?}: {refused}");
+            drop(cluster);
+
+            let cluster = release.start(true);
+            assert_eq!(doubled(&cluster), 8, "nothing is lost: {protocol}, {regions:?}");
+            cluster.stop().unwrap();
+            let cluster = release.start(false);
+            assert_eq!(doubled(&cluster), 16, "{protocol}, {regions:?}");
+            cluster.stop().unwrap();
+        }
+    }
+}

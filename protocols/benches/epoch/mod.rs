@@ -72,9 +72,9 @@ fn decide(store: Store, before: SnapshotVersion, batches: &'static [Batch]) -> D
     let epoch = Epoch::new(batches, true);
     let chains = epoch.chains();
     let is_stale = epoch.stale(&Sequential, &store, before, &chains);
-    let vertices: Vec<usize> = (0..is_stale.len()).filter(|&chain| !is_stale[chain]).collect();
-    assert!(!vertices.is_empty() && vertices.len() < is_stale.len(), "some are stale, not all");
-    let edges = epoch.edges(&Sequential, &chains, &vertices);
+    let candidates: Vec<usize> = (0..is_stale.len()).filter(|&chain| !is_stale[chain]).collect();
+    assert!(!candidates.is_empty() && candidates.len() < is_stale.len(), "some are stale, not all");
+    let (vertices, edges) = epoch.graph(&Sequential, &chains, &candidates);
     assert!(!edges.is_empty(), "some conflict");
     let graph = Graph::new(chains.weights(&vertices), edges);
     let chosen = exact(&graph, BUDGET_NODES).chosen;

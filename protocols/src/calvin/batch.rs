@@ -10,8 +10,8 @@
 //!   +--------+-----+----------------+-------+-----------+-----------+--
 //!   source: and 32768, where it is a master's
 //!   request: what u8, then for
-//!     0 call                     procedure u16, args
-//!     1 call of known footprint  procedure u16, args, footprint
+//!     0 call                     procedure u32, args
+//!     1 call of known footprint  procedure u32, args, footprint
 //!     2 certified                read set, write count, writes
 //!     and 128, where tables are divided: then first the shards that it concerns, count and numbers
 //!     and 64, where another replica took it: then first its number, and its name for it
@@ -159,7 +159,7 @@ impl Request {
         }
         match &self.program {
             Program::Call { procedure, args } => {
-                out.put_u16(procedure.0);
+                out.put_u32(procedure.0);
                 out.put_bytes(args);
                 self.footprint.iter().for_each(|footprint| footprint.encode(out));
             }
@@ -197,7 +197,7 @@ impl Request {
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
             return Err(DecodeError::new(WHAT));
         }
-        let procedure = ProcedureId(from.u16(WHAT)?);
+        let procedure = ProcedureId(from.u32(WHAT)?);
         let args = bytes.slice_ref(from.bytes(WHAT)?);
         let is_known = what == what::CALL_WITH_FOOTPRINT;
         let footprint = is_known.then(|| Footprint::decode(from)).transpose()?;

@@ -44,9 +44,6 @@ pub(super) struct Forwarding {
     sent: BTreeMap<u64, (NodeId, Waiting)>,
     /// Whether the last reply was `ForwardRejected`. Then one request is sent as a probe for all.
     is_refused: bool,
-    /// The name of the last request sent. It starts at random, so that replies to requests from
-    /// before a restart match none.
-    token: u64,
     /// Requests that a master has accepted, with its term, and that have not run on this node.
     awaited: BTreeMap<u64, ForwardedRequest>,
     /// The last master term of which an epoch has run on this node.
@@ -132,11 +129,7 @@ impl Calvin {
         ticket: Ticket,
         request: UnsequencedRequest,
     ) {
-        let forwarding = &mut self.state.forwarding;
-        if forwarding.token == 0 {
-            forwarding.token = cx.rng.u64(1..1 << 48);
-        }
-        forwarding.push(Waiting { ticket, request, line: cx.store.timeline() });
+        self.state.forwarding.push(Waiting { ticket, request, line: cx.store.timeline() });
     }
 
     /// Sends the waiting requests to the master's sequencer, if there is a master.
@@ -167,11 +160,10 @@ impl Calvin {
                 bytes = 0;
             }
             bytes += size;
-            let forwarding = &mut self.state.forwarding;
-            forwarding.token += 1;
+            let token = self.state.inputs.replica.next_token();
             let request = waiting.request.clone().placed(TxnId::default(), None);
-            requests.push((forwarding.token, request));
-            forwarding.sent.insert(forwarding.token, (master, waiting));
+            requests.push((token, request));
+            self.state.forwarding.sent.insert(token, (master, waiting));
             if is_refused {
                 break;
             }

@@ -46,6 +46,7 @@ const OWN: &[Mark] = &[
     mark("calvin.cold_told", "this node announces its cold rows to the other nodes"),
     // §3.2, scheduling.
     mark("calvin.epoch_in_slices", "an epoch is run in slices"),
+    mark("calvin.cuts_in_steps", "the epochs that are ready are run in several steps"),
     mark("calvin.restarted", "a transaction leaves its footprint and runs again"),
     // §3.1.1, asynchronous replication.
     mark("calvin.master_term_begun", "a replica leads, and its master term begins"),

@@ -187,6 +187,7 @@ impl Inputs<Calvin> {
     /// Whether a batch can be created now that a cut will include.
     pub(crate) fn may_fix(&self) -> bool {
         self.is_open()
+            && !self.is_refusing()
             && self.extension.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }

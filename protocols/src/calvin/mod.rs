@@ -23,6 +23,7 @@
 //! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
 //! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
 //! | collection | | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
@@ -67,6 +68,7 @@
 //! 10. `propose_alone` proposes the next cut if this is the only replica and no cut is undecided.
 //!     That is known only after all the others. A second `settle_agreement` persists the proposal
 //!     in the same step.
+//! 11. `advance_stop` takes the last checkpoint before a stop, once nothing is in flight.
 //!
 //! # Where this differs from the paper, and why
 //!
@@ -195,6 +197,10 @@ impl Protocol for Calvin {
                 self.note_frozen(cx, before);
             }
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
+            Input::Stop => {
+                inputs.on_stop();
+                self.end_batch(cx);
+            }
             Input::Resume => self.resume_epoch(cx),
         }
         self.make_progress(cx, is_resumed);
@@ -204,8 +210,16 @@ impl Protocol for Calvin {
         self.state.status()
     }
 
+    fn may_stop(&self) -> bool {
+        self.state.inputs.may_stop()
+    }
+
     fn confirmed(&self) -> Option<SnapshotVersion> {
         Some(self.state.inputs.cut.confirmed.epoch)
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.inputs.cut.confirmed.digest())
     }
 
     fn invariants(&self) {
@@ -350,6 +364,19 @@ impl Calvin {
         }
         if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx); // 10
+        }
+        self.advance_stop(cx); // 11
+    }
+
+    /// Takes the last checkpoint before a stop, once nothing is in flight.
+    fn advance_stop(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { inputs, sequencer, forwarding, shards, running, .. } = &mut self.state;
+        if inputs.is_stopping() {
+            let is_settled = sequencer.in_flight.is_empty()
+                && forwarding.len() == 0
+                && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0)
+                && running.is_none();
+            inputs.advance_stop(cx, is_settled);
         }
     }
 

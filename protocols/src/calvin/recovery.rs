@@ -148,6 +148,9 @@ impl Calvin {
             while self.state.running.is_some() {
                 self.resume_epoch(cx);
             }
+            if self.state.inputs.has_failed {
+                break;
+            }
         }
         self.state.inputs.start(cx, found);
     }

@@ -27,14 +27,11 @@ use pangea_core::store::RecordHeader;
 use super::batch::{Batch, Request};
 use super::interleaving::round_robin;
 use super::{Calvin, Cut};
+use crate::inputs::{EPOCH_COUNTS_AS, STEP_TXNS_MAX, attempt, skipped};
 
 /// The bytes that a transaction counts towards the next checkpoint in addition to its request,
 /// because a restart has to replay it.
 pub(super) const RUN_BYTES: usize = 1_024;
-
-/// After this number of transactions of small epochs a step begins no other epoch, so that urgent
-/// inputs need not wait for a long backlog.
-const STEP_TXNS_MAX: u64 = 64;
 
 /// A running epoch. Each step runs at most `slice_txns` of its transactions, so that a large epoch
 /// does not delay the inputs of the next ones: batches, acknowledgements, agreement.
@@ -90,16 +87,17 @@ impl Running {
 impl Calvin {
     /// Runs the epochs whose batches have all arrived, in order.
     pub(super) fn run_ready_epochs(&mut self, cx: &mut Cx<'_, Self>) {
-        let before = self.state.counters.txns_committed;
+        let mut begun = 0;
         while self.state.running.is_none() && !self.is_frozen() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
-            if self.state.counters.txns_committed - before >= STEP_TXNS_MAX {
+            if mutate!(StepsUnbounded: begun >= STEP_TXNS_MAX => false) {
+                cx.mark("calvin.cuts_in_steps");
                 return cx.resume();
             }
             if !self.state.inputs.is_fixed(epoch) {
                 self.log_epoch(cx, epoch, &cut);
             }
-            self.begin_epoch(cx, epoch, cut);
+            begun += EPOCH_COUNTS_AS + self.begin_epoch(cx, epoch, cut);
             self.confirm_epochs(cx);
         }
     }
@@ -114,8 +112,13 @@ impl Calvin {
         }
     }
 
-    /// Begins `epoch`, whose batches have all arrived.
-    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+    /// Begins `epoch`, whose batches have all arrived. Returns the number of its transactions.
+    pub(super) fn begin_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+    ) -> usize {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
         assert!(self.state.running.is_none(), "one epoch runs at a time");
         let me = self.state.inputs.replica.me;
@@ -130,10 +133,17 @@ impl Calvin {
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
         self.resume_epoch(cx);
+        requests
     }
 
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let epoch = self.state.inputs.cut.applied.next();
+        let resumed = attempt(|| self.run_next_slice(cx));
+        self.state.inputs.note_attempt(cx, epoch, resumed);
+    }
+
+    fn run_next_slice(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = running.cut.rules.slice_txns.get();
         let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));
@@ -182,6 +192,9 @@ impl Calvin {
         epoch: SnapshotVersion,
         slice: &[&Request],
     ) -> Vec<Finished> {
+        if self.state.inputs.is_skipped(cx, epoch) {
+            return slice.iter().map(|_| skipped()).collect();
+        }
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;

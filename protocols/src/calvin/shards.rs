@@ -78,6 +78,7 @@ mod lookup;
 mod recovery;
 pub(super) mod remote_results;
 mod results;
+mod settled;
 pub(super) mod slice;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +99,7 @@ use chunks::SliceChunks;
 use lookup::Lookups;
 use remote_results::{RemoteResult, RemoteResults};
 use results::LocalRequest;
+use settled::Settled;
 use slice::{Lineage, Slice};
 
 /// The maximum number of epochs that a group may be ahead of another: some seconds with epochs of
@@ -229,6 +231,8 @@ pub(super) struct Outbound {
     pub results: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
     /// The last epoch whose slices, rows and outcomes have been truncated.
     pub dropped: SnapshotVersion,
+    /// The retained epochs that only a replica may still need that is not a member of its group.
+    pub settled: Settled,
     /// The contents of the last `ShardProgress` message to the shard's replicas: the last epoch
     /// that all replicas here have persisted, the last one that this node has run, and the node for
     /// which it waits. `None` after a reconnect.
@@ -425,6 +429,7 @@ impl ShardStream {
             self.outbound.dropped = upto;
             self.outbound.slices = self.outbound.slices.split_off(&upto.next());
             self.outbound.results = self.outbound.results.split_off(&upto.next());
+            self.outbound.settled.drop_upto(upto);
         }
     }
 

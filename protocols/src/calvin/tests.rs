@@ -176,7 +176,8 @@ impl Node {
 /// Calls that append these.
 fn submit(bytes: &[&'static [u8]]) -> Vec<Submission> {
     let submission = |(i, bytes): (usize, &&'static [u8])| {
-        let (procedure, args) = (pangea_core::ids::ProcedureId(0), Bytes::from_static(bytes));
+        let (procedure, args) =
+            (pangea_core::ids::ProcedureId::of("append"), Bytes::from_static(bytes));
         let request = Request::Commit(Program::Call { procedure, args });
         Submission { ticket: Ticket(i as u64), request }
     };
@@ -220,7 +221,7 @@ fn what_was_agreed_on_under_other_code_is_not_run() {
     node.append(&[b"a"]);
     let (again, did) = Node::start(node.log.clone(), "append_otherwise", &options);
     let why = did.stopped.expect("the node stops");
-    assert!(why.contains("epoch 1") && why.contains("dump it there"), "{why}");
+    assert!(why.contains("epoch 1") && why.contains("stop it in order"), "{why}");
     assert_eq!(again.store.published(), SnapshotVersion::ZERO, "no epoch was run");
 }
 

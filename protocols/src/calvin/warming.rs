@@ -63,8 +63,6 @@ pub(super) struct Warming {
     due: BTreeSet<(Timestamp, u64)>,
     /// The times at which rows were requested recently, by the names of the delayed requests.
     requested_at: BTreeMap<u64, Timestamp>,
-    /// The name of the last delayed request, or of the last fetch for another node.
-    token: u64,
     /// The fetches in progress for other nodes, with their names for them.
     fetches: BTreeMap<u64, (NodeId, u64)>,
     /// The fetch times of each node.
@@ -125,10 +123,9 @@ impl Calvin {
         cx.mark("calvin.held");
         let by_node = self.by_node(cold_rows);
         let delay = self.predicted(by_node.keys());
+        let token = self.state.inputs.replica.next_token();
         let warming = &mut self.state.warming;
         (warming.delay, warming.delayed_total) = (delay, warming.delayed_total + 1);
-        warming.token += 1;
-        let token = warming.token;
         let until = cx.now.at + delay;
         warming.requested_at.insert(token, cx.now.at);
         if warming.requested_at.len() > ASKED_MAX {
@@ -281,9 +278,9 @@ impl Calvin {
             return cx.send(from, Message::WarmReply { token, took: Span::ZERO });
         }
         cx.mark("calvin.fetched_for_another");
-        warming.token += 1;
-        warming.fetches.insert(warming.token, (from, token));
-        cx.prefetch(warming.token, keys);
+        let own_token = self.state.inputs.replica.next_token();
+        warming.fetches.insert(own_token, (from, token));
+        cx.prefetch(own_token, keys);
     }
 
     /// Handles a node's report that it has fetched the requested rows.

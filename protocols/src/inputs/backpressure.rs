@@ -245,7 +245,7 @@ impl<H: Host> Inputs<H> {
 
 impl<R: Rules> CutState<R> {
     /// The head of a replica's log in the last decided epoch.
-    fn last_head(&self, source: NodeId) -> Bid {
+    pub(super) fn last_head(&self, source: NodeId) -> Bid {
         let waiting = self.waiting.back().map(|(_, cut)| cut.heads[source.index()]);
         waiting.unwrap_or_default().max(self.heads[source.index()])
     }

@@ -24,6 +24,7 @@ use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 use super::messages::Message;
 use super::state::{Cut, ProposalName};
 use super::{Host, Inputs};
+use crate::agreement::Term;
 
 /// The maximum number of waiting strict reads. When it is reached, there is no coordinator or it
 /// can't be reached.
@@ -34,15 +35,16 @@ pub(crate) const STRICT_READS_MAX: usize = 50_000;
 pub(crate) struct Barriers {
     /// Reads that arrived and are not yet reported to a coordinator.
     pub arrived: Vec<Waiter>,
-    /// Reads reported to this coordinator under the last token.
-    requested: Option<(NodeId, Vec<Waiter>)>,
-    /// The name of the last request.
-    token: u64,
+    /// Reads reported to this coordinator, with the name of the request.
+    requested: Option<(NodeId, u64, Vec<Waiter>)>,
     /// Reads that wait until this proposal, or a later one of the same incarnation, is applied.
-    proposed: Vec<(ProposalName, Vec<Waiter>)>,
+    /// The term is that of the proposal.
+    proposed: Vec<(ProposalName, Term, Vec<Waiter>)>,
     /// The last proposal that was applied.
     applied: ProposalName,
-    /// At the coordinator: the replicas that wait for the next proposal, and their tokens.
+    /// At the coordinator: the replicas that wait for the next proposal, and their tokens. An entry
+    /// remains when its replica restarts or asks another coordinator. The reply then has a token
+    /// that the replica does not wait for.
     asking: BTreeMap<NodeId, u64>,
     /// Reads that need not wait any more.
     released: Vec<Waiter>,
@@ -59,8 +61,8 @@ pub(crate) enum Waiter {
 impl Barriers {
     /// Whether the limit of waiting reads is reached.
     fn is_full(&self) -> bool {
-        let requested = self.requested.iter().map(|(_, waiters)| waiters.len());
-        let proposed = self.proposed.iter().map(|(_, waiters)| waiters.len());
+        let requested = self.requested.iter().map(|(.., waiters)| waiters.len());
+        let proposed = self.proposed.iter().map(|(.., waiters)| waiters.len());
         let waiting = self.arrived.len() + requested.chain(proposed).sum::<usize>();
         waiting >= STRICT_READS_MAX
     }
@@ -68,12 +70,6 @@ impl Barriers {
     /// Whether some replica waits for the next proposal.
     pub(crate) fn is_asked(&self) -> bool {
         !self.asking.is_empty()
-    }
-
-    /// Whether this replica or a peer ever had a strict read.
-    #[cfg(test)]
-    pub(crate) fn is_used(&self) -> bool {
-        self.token > 0 || !self.arrived.is_empty() || self.is_asked()
     }
 
     /// The whole state, for the exhaustive search.
@@ -84,11 +80,12 @@ impl Barriers {
         };
         let tickets = |waiters: &[Waiter]| waiters.iter().map(ticket).collect::<Vec<_>>();
         let requested = self.requested.as_ref();
-        let requested = requested.map(|(leader, waiters)| (leader, tickets(waiters)));
-        let proposed = self.proposed.iter().map(|(name, waiters)| (name, tickets(waiters)));
+        let requested = requested.map(|(leader, asked, waiters)| (leader, asked, tickets(waiters)));
+        let proposed = self.proposed.iter();
+        let proposed = proposed.map(|(name, term, waiters)| (name, term, tickets(waiters)));
         let proposed: Vec<_> = proposed.collect();
         let waiting = (tickets(&self.arrived), requested, proposed, tickets(&self.released));
-        format!("{waiting:?} {} {:?} {:?}", self.token, self.applied, self.asking)
+        format!("{waiting:?} {:?} {:?}", self.applied, self.asking)
     }
 
     /// Releases reads that have just arrived without waiting: a planted bug.
@@ -98,13 +95,13 @@ impl Barriers {
 
     /// Re-queues the reads that may wait for a cut that is never decided. Returns whether there
     /// were any.
-    fn recall(&mut self, is_in_vain: impl Fn(ProposalName) -> bool) -> bool {
+    fn recall(&mut self, is_in_vain: impl Fn(ProposalName, Term) -> bool) -> bool {
         let all = std::mem::take(&mut self.proposed);
         let (lost, remaining): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(p, _)| is_in_vain(*p));
+            all.into_iter().partition(|(name, term, _)| is_in_vain(*name, *term));
         self.proposed = remaining;
         let is_some = !lost.is_empty();
-        self.arrived.extend(lost.into_iter().flat_map(|(_, waiters)| waiters));
+        self.arrived.extend(lost.into_iter().flat_map(|(.., waiters)| waiters));
         is_some
     }
 }
@@ -129,9 +126,8 @@ impl<H: Host> Inputs<H> {
         if barriers.requested.is_some() || barriers.arrived.is_empty() {
             return;
         }
-        barriers.token += 1;
-        let token = barriers.token;
-        barriers.requested = Some((leader, std::mem::take(&mut barriers.arrived)));
+        let token = self.replica.next_token();
+        barriers.requested = Some((leader, token, std::mem::take(&mut barriers.arrived)));
         if leader == self.replica.me {
             barriers.asking.insert(leader, token);
         } else {
@@ -147,30 +143,37 @@ impl<H: Host> Inputs<H> {
 
     /// Names the coordinator's latest proposal to all replicas that sent a request before it.
     pub(crate) fn answer_barriers(&mut self, cx: &mut Cx<'_, H>) {
-        let name = self.cut.last_proposal;
+        let (name, term) = (self.cut.last_proposal, self.agreement().term());
         for (node, token) in std::mem::take(&mut self.barriers.asking) {
             if node == self.replica.me {
-                self.on_barrier(cx, token, name);
+                self.on_barrier(cx, token, name, term);
             } else {
                 let ProposalName { incarnation, nonce, .. } = name;
-                self.replica.send(cx, node, Message::Barrier { token, incarnation, nonce });
+                let message = Message::Barrier { token, incarnation, nonce, term };
+                self.replica.send(cx, node, message);
             }
         }
     }
 
     /// Handles the reply of the coordinator, which names the proposal that the reads wait for.
-    pub(crate) fn on_barrier(&mut self, cx: &mut Cx<'_, H>, token: u64, name: ProposalName) {
+    pub(crate) fn on_barrier(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        token: u64,
+        name: ProposalName,
+        term: Term,
+    ) {
         let barriers = &mut self.barriers;
         match barriers.requested.take() {
-            Some((leader, waiters))
+            Some((leader, asked, waiters))
                 if leader == name.proposer
-                    && mutate!(BarrierOfBefore: token == barriers.token => true) =>
+                    && mutate!(BarrierOfBefore: token == asked => true) =>
             {
                 if barriers.applied.is_at_or_after(name) {
                     cx.mark("inputs.barrier_after_its_cut");
                     self.release(cx, waiters);
                 } else {
-                    barriers.proposed.push((name, waiters));
+                    barriers.proposed.push((name, term, waiters));
                 }
             }
             other => barriers.requested = other,
@@ -181,7 +184,7 @@ impl<H: Host> Inputs<H> {
     /// Handles the decision of a proposal: reads that wait for one of another incarnation repeat
     /// their request.
     pub(crate) fn note_coordinator(&mut self, cx: &mut Cx<'_, H>, name: ProposalName) {
-        let is_other = |waited: ProposalName| {
+        let is_other = |waited: ProposalName, _| {
             (waited.proposer, waited.incarnation) != (name.proposer, name.incarnation)
         };
         if self.barriers.recall(is_other) {
@@ -190,16 +193,18 @@ impl<H: Host> Inputs<H> {
         self.request_barrier(cx);
     }
 
-    /// Repeats the request if the coordinator has changed, or if the request may have been lost.
+    /// Repeats the request if the coordinator has changed, or if the request may have been lost. A
+    /// coordinator that was deposed and elected again has a new term. Its proposals of the earlier
+    /// term may be lost, and without writes it makes no other.
     pub(crate) fn retry_barriers(&mut self, cx: &mut Cx<'_, H>, lost: Option<NodeId>) {
-        let leader = self.agreement().leader();
+        let (leader, present) = (self.agreement().leader(), self.agreement().term());
         let barriers = &mut self.barriers;
         let is_in_vain = |peer: NodeId| Some(peer) != leader || Some(peer) == lost;
-        if barriers.requested.as_ref().is_some_and(|(peer, _)| is_in_vain(*peer)) {
-            let (_, waiters) = barriers.requested.take().expect("the request was found above");
+        if barriers.requested.as_ref().is_some_and(|(peer, ..)| is_in_vain(*peer)) {
+            let (.., waiters) = barriers.requested.take().expect("the request was found above");
             barriers.arrived.extend(waiters);
         }
-        barriers.recall(|waited| Some(waited.proposer) != leader);
+        barriers.recall(|waited, term| Some(waited.proposer) != leader || term < present);
         self.request_barrier(cx);
     }
 
@@ -207,8 +212,8 @@ impl<H: Host> Inputs<H> {
     /// wait for.
     pub(crate) fn repeat_barrier_requests(&mut self, cx: &mut Cx<'_, H>) {
         let barriers = &mut self.barriers;
-        barriers.recall(|_| true);
-        if let Some((_, waiters)) = barriers.requested.take() {
+        barriers.recall(|_, _| true);
+        if let Some((.., waiters)) = barriers.requested.take() {
             barriers.arrived.extend(waiters);
         }
         self.request_barrier(cx);
@@ -221,11 +226,11 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.coordinator_changed");
         }
         let all = std::mem::take(&mut self.barriers.proposed);
-        for (name, waiters) in all {
+        for (name, term, waiters) in all {
             if cut.name.is_at_or_after(name) {
                 self.release(cx, waiters);
             } else {
-                self.barriers.proposed.push((name, waiters));
+                self.barriers.proposed.push((name, term, waiters));
             }
         }
     }

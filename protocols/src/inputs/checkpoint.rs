@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::{Host, Inputs};
@@ -76,9 +77,16 @@ impl<H: Host> Inputs<H> {
             return Some(cut.skipped);
         }
         if cut.wanted > cut.confirmed.epoch {
-            return Some(cut.wanted);
+            return Some(cut.wanted.max(self.acknowledged_upto()));
         }
         are_gone.then(|| cut.applied.next())
+    }
+
+    /// The last epoch whose cut this replica has fixed as a master, if it refuses an epoch. It may
+    /// have acknowledged transactions up to there, which an earlier checkpoint would discard.
+    fn acknowledged_upto(&self) -> SnapshotVersion {
+        let fixed = self.is_refusing().then(|| H::last_early(self));
+        fixed.flatten().unwrap_or_default()
     }
 
     /// Whether this replica can only continue from a checkpoint, or one is in transfer.
@@ -105,8 +113,7 @@ impl<H: Host> Inputs<H> {
             replica.is_up[peer.index()] && collection.applied[peer.index()] >= least
         };
         let ahead: Vec<_> = replica.peers().filter(is_ahead).collect();
-        let incarnation = self.cut.last_proposal.incarnation;
-        self.transfer.retry(cx, replica, least, &ahead, incarnation);
+        self.transfer.retry(cx, &mut self.replica, least, &ahead);
     }
 
     /// Starts to send the confirmed state to a peer, with the protocol's state in addition.
@@ -140,7 +147,8 @@ impl<H: Host> Inputs<H> {
             return false;
         }
         // Undecided early epochs do not count, and must not be discarded for no gain.
-        if incoming.version() <= self.cut.confirmed.epoch {
+        let least = self.cut.confirmed.epoch.next().max(self.acknowledged_upto());
+        if incoming.version() < least {
             cx.mark("inputs.checkpoint_too_old");
             return false;
         }
@@ -153,6 +161,7 @@ impl<H: Host> Inputs<H> {
         self.move_to(version, &configuration);
         H::on_installed(self, cx);
         cx.store.publish_alone(version);
+        self.collect_digests(cx);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.repeat_barrier_requests(cx);
@@ -171,7 +180,9 @@ impl<H: Host> Inputs<H> {
         for (head, skipped) in cut.heads.iter_mut().zip(&configuration.heads) {
             *head = (*head).max(*skipped);
         }
-        cut.is_member.clone_from(&configuration.is_member);
+        mutate!(
+            MembersNotTransferred: cut.is_member.clone_from(&configuration.is_member) => ()
+        );
         self.streams.skip_to(&configuration.heads, &configuration.sequences);
         cut.confirm_applied();
     }

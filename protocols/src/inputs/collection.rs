@@ -46,6 +46,7 @@ impl<H: Host> Inputs<H> {
             let message = Message::Progress { applied, durable, heads: heads.clone() };
             self.replica.send(cx, peer, message);
         }
+        self.send_digests(cx);
         H::on_progress_sent(self, cx);
         self.collect(cx);
         self.reclaim(cx);
@@ -228,6 +229,7 @@ impl<H: Host> Inputs<H> {
             return;
         };
         assert_eq!(requested, version, "one checkpoint is written at a time");
+        self.collection.last = version;
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;

@@ -16,15 +16,30 @@ use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
+use super::errors::other_code;
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
 use crate::agreement::{self, Ready, Refused};
 use crate::replica::kind;
-use crate::streams::{Bid, BufferedBatch, Heads, Streams};
+use crate::streams::{Bid, BufferedBatch, Heads, SourceLog, Streams};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
+
+/// After this number of transactions of small epochs a step begins no other epoch: a replica may
+/// learn of a hundred cuts at once, and urgent inputs must not wait for all of them.
+pub(crate) const STEP_TXNS_MAX: usize = 64;
+
+/// The number of transactions that an epoch counts as, in addition to its own: an epoch without any
+/// is published, too.
+pub(crate) const EPOCH_COUNTS_AS: usize = 1;
+
+/// A cut contains at most this number of new transactions of each source, but at least one batch.
+/// Each replica validates an epoch in one step. After a pause of the coordinator its first cuts
+/// would otherwise contain everything that was accepted in the meantime. With the usual epochs this
+/// is 270,000 transactions a second of each source.
+const CUT_TXNS_MAX: u64 = 4_096;
 
 /// A removed replica is readmitted when it is at most this many epochs behind.
 const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
@@ -62,6 +77,10 @@ impl<H: Host> Inputs<H> {
             // Cuts that were fixed by a master are proposed first.
             return H::lead(self, cx);
         }
+        if self.is_refusing() {
+            // Each cut under this code is one more for which nodes must change their programs.
+            return;
+        }
         let term = self.agreement().term();
         if self.cut.term != term && self.cut.undecided() > 0 {
             cx.mark("inputs.proposals_lost");
@@ -73,9 +92,13 @@ impl<H: Host> Inputs<H> {
         if self.last_epoch() >= self.pace.limit {
             return cx.mark("inputs.waits_for_others");
         }
-        let (removed, readmitted) = self.membership_changes(cx);
+        let (removed, readmitted) = match self.collection.stop {
+            // Its last checkpoint should contain the last epoch, so that any program can continue.
+            Some(_) => (Vec::new(), Vec::new()),
+            None => self.membership_changes(cx),
+        };
         let streams = &self.streams;
-        let heads = mutate!(CutPastGap: streams.available.clone() => cut_past_gap(streams));
+        let heads = mutate!(CutPastGap: self.next_heads() => cut_past_gap(streams));
         let turn = H::next_turn(self, cx);
         let is_turn_news = H::is_turn_news(self, turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
@@ -96,6 +119,16 @@ impl<H: Host> Inputs<H> {
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
+    }
+
+    /// The available heads, or earlier ones if a cut up to those would be too large.
+    fn next_heads(&self) -> Heads {
+        let (available, cut) = (&self.streams.available, &self.cut);
+        let next = |(source, log): (usize, &SourceLog<H::Batch>)| {
+            let before = cut.proposed[source].max(cut.last_head(NodeId(source as u16)));
+            log.head_within(before, available[source], CUT_TXNS_MAX)
+        };
+        self.streams.logs.iter().enumerate().map(next).collect()
     }
 
     /// Records that another log has reached an epoch.
@@ -277,6 +310,9 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
     ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        if self.has_failed {
+            return None;
+        }
         let next = self.cut.applied.next();
         if let Some(cut) = H::early_cut(self, next) {
             return self.follows_rules(cx, next, &cut).then_some((next, cut));
@@ -284,12 +320,14 @@ impl<H: Host> Inputs<H> {
         let (epoch, cut) = self.cut.waiting.front()?;
         if *epoch != self.cut.applied.next() {
             cx.mark("inputs.cut_waits_for_checkpoint");
-        } else if !self.streams.has(&cut.heads) {
-            cx.mark("inputs.cut_waits_for_batch");
-        } else if self.follows_rules(cx, *epoch, cut) {
-            return Some((*epoch, cut.clone()));
+            return None;
         }
-        None
+        if !self.streams.has(&cut.heads) {
+            cx.mark("inputs.cut_waits_for_batch");
+            return None;
+        }
+        let (epoch, cut) = (*epoch, cut.clone());
+        self.follows_rules(cx, epoch, &cut).then_some((epoch, cut))
     }
 
     /// The cut of an unconfirmed epoch, if it may run and all of its batches have arrived.
@@ -307,21 +345,48 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.cut_waits_for_batch");
             return None;
         }
-        self.follows_rules(cx, epoch, cut).then(|| cut.clone())
+        let cut = cut.clone();
+        self.follows_rules(cx, epoch, &cut).then_some(cut)
     }
 
-    /// Whether this node can apply a cut under the rules it was proposed with. If not, the node
-    /// stops.
+    /// Whether this node can apply a cut under the rules it was proposed with. If not, it stops, or
+    /// waits for the checkpoint of a peer that has applied the epoch with the proposer's code.
     pub(crate) fn follows_rules(
-        &self,
+        &mut self,
         cx: &mut Cx<'_, H>,
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) -> bool {
+        if self.settings.rules.code() != cut.rules.code() {
+            self.refuse(cx, epoch);
+            return false;
+        }
         let refused = self.settings.rules.refuses(epoch, &cut.rules);
         let is_followed = refused.is_none();
         refused.into_iter().for_each(|why| cx.stop(why));
         is_followed
+    }
+
+    /// Refuses an epoch that needs other code than this node has. A peer may have applied it.
+    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) {
+        if self.cut.refused < epoch {
+            cx.mark("inputs.epoch_refused");
+            self.cut.refused = epoch;
+            self.want_checkpoint(epoch);
+        }
+        if self.replica.topology.node_count() == 1 {
+            self.refused().into_iter().for_each(|why| cx.stop(why));
+        }
+    }
+
+    /// Why this replica can't continue on its own, if its code differs from that of an epoch.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.is_refusing().then(|| other_code(&self.replica, self.cut.refused))
+    }
+
+    /// Whether this replica refuses an epoch because its code differs.
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.cut.refused > self.cut.applied
     }
 
     /// The batches between the previous cut and this one, ordered by source and then by number.
@@ -379,6 +444,7 @@ impl<H: Host> Inputs<H> {
         cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
         cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
         H::on_confirmed(self, cx, epoch, cut);
+        self.digest_epoch(cx, epoch);
     }
 
     /// Advances the heads: the batches of a cut are part of the state.

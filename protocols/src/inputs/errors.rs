@@ -1,8 +1,11 @@
 //! The errors for clients whose transaction was not accepted or whose outcome is unknown.
 
+use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::WaitsFor;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Abort, SqlState};
+
+use crate::replica::Replica;
 
 /// The maximum number of this replica's transactions in flight. When it is reached, the cluster is
 /// not keeping up or this replica is cut off, and new transactions are rejected.
@@ -51,5 +54,33 @@ pub(crate) fn not_rejoined() -> Abort {
     let message = "this node is being replaced and does not accept requests yet";
     Abort::new(SqlState::CANNOT_CONNECT_NOW, message)
         .with_detail("It is fetching the data of its predecessor from the other nodes.")
+        .with_hint("Use another node, or try again later.")
+}
+
+/// Why a node can't apply an epoch that was proposed under other code, and what the operator can
+/// do.
+pub(crate) fn other_code(replica: &Replica, epoch: SnapshotVersion) -> String {
+    let topology = &replica.topology;
+    let name = format!("{} (node {})", topology.place_name(replica.me), replica.node(replica.me).0);
+    let what = format!(
+        "{name} can't run epoch {}: it was proposed by a program whose procedures or version \
+         differ from those of this program, and would give another result here",
+        epoch.0
+    );
+    let remedy = "start the earlier program on all nodes, stop it in order (SIGTERM), which writes \
+                  a checkpoint, and then start this program";
+    match topology.node_count() {
+        1 => format!("{what}. Nothing is lost: {remedy}"),
+        _ => format!(
+            "{what}. This node waits for the checkpoint of a node that has run the epoch. If there \
+             is none, nothing is lost: {remedy}"
+        ),
+    }
+}
+
+/// The error while this replica can't apply an epoch because its code differs.
+pub(crate) fn refuses_clients(why: String) -> Abort {
+    Abort::new(SqlState::CANNOT_CONNECT_NOW, "this node runs another version of the procedures")
+        .with_detail(why)
         .with_hint("Use another node, or try again later.")
 }

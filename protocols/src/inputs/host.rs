@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Protocol};
+use pangea_core::txn::CodeDigest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -167,7 +168,10 @@ pub(crate) trait Host:
 pub trait Rules:
     Clone + Debug + Default + PartialEq + Send + Serialize + DeserializeOwned + 'static
 {
-    /// Returns why a node with these rules can't apply an epoch whose cut was proposed under the
-    /// rules `cut`, and how to fix it. Returns `None` if it can.
+    /// The code of the procedures. A node with other code would compute another result.
+    fn code(&self) -> CodeDigest;
+
+    /// Returns why a node with these settings can't apply an epoch whose cut was proposed under the
+    /// settings of `cut`, and how to fix it. Returns `None` if it can. Code is compared separately.
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String>;
 }

@@ -9,6 +9,8 @@ pub(crate) const fn mark(name: &'static str, when: &'static str) -> Mark {
 /// Why a swarm never hits marks of messages that make no sense.
 pub(crate) const NONSENSE: &str =
     "no replica sends it; see protocols/tests/phases/nonsense.rs and the fuzz targets";
+/// Why a swarm never hits marks of replicas that differ.
+const DIFFERS: &str = "replicas never differ; see protocols/tests/phases/digests.rs";
 /// Why a swarm never hits marks of a replica that lost its log without being replaced.
 const LOST_LOG: &str = "a node lost its log without being replaced; see protocols/tests/phases";
 
@@ -63,6 +65,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.own_batch_from_another", "a peer sends a batch of this replica's own log")
         .rare("a batch made before the disk was lost arrives twice"),
     mark("inputs.batch_after_gap", "a batch arrives before an earlier one of its source"),
+    mark("inputs.too_much_ahead", "a batch is not buffered, because many bytes are behind a gap")
+        .never("batches of a simulated run are small"),
     mark("inputs.batch_far_ahead", "a batch is too far ahead to be buffered")
         .never("65,536 batches would have to be in flight"),
     mark("inputs.batch_out_of_sequence", "a batch does not continue its log").never(LOST_LOG),
@@ -77,7 +81,17 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.proof_sent", "a proof of availability is sent"),
     mark("inputs.proof_before_batch", "a proof of availability arrives before its batch"),
     mark("inputs.fetch", "a missing batch is requested"),
+    mark("inputs.fetch_from_everyone", "a missing batch is requested from all peers")
+        .rare("the source is lost, and no survivor has told another that it has the batch"),
     mark("inputs.fetch_of_collected", "a peer requests a batch that this replica has discarded"),
+    mark("inputs.epoch_skipped", "the operator has listed an epoch to be skipped")
+        .never("no epoch fails; see protocols/tests/phases/failing.rs"),
+    // Digests.
+    mark("inputs.rows_digested", "the rows of some segments are digested"),
+    mark("inputs.peer_differs", "a digest of a peer differs from this replica's").never(DIFFERS),
+    mark("inputs.stops_differing", "a majority agrees on another digest than this replica's")
+        .never(DIFFERS),
+    mark("inputs.malformed_digests", "a list of digests makes no sense").never(NONSENSE),
     // Minerva §3.4, the cut.
     mark("inputs.cut_proposed", "the coordinator proposes a cut"),
     mark("inputs.cut_decided", "a cut is decided"),
@@ -138,6 +152,10 @@ pub(crate) const ALL: &[Mark] = &[
          backlog",
     ),
     mark("inputs.epoch_applied", "an epoch is applied"),
+    mark("inputs.epoch_refused", "an epoch was proposed by a program with other procedures")
+        .rare("nodes change their programs while epochs are not applied everywhere"),
+    mark("inputs.refused_client", "a request is refused because this replica has other procedures")
+        .rare("nodes change their programs while epochs are not applied everywhere"),
     // Calvin §5, checkpoints.
     mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),
     mark("inputs.waits_for_turn", "a checkpoint is due, and waits for the checkpoint turn"),
@@ -196,6 +214,9 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.own_batch_fetched", "a batch made before the disk was lost is fetched again"),
     mark("inputs.rejoined", "a replaced replica has rejoined"),
     mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
+    mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")
+        .rare("a node is stopped in order"),
+    mark("inputs.stop_over", "a node that is to stop may end").rare("a node is stopped in order"),
     mark("inputs.checkpoint_failed", "a checkpoint was not written"),
     mark(
         "inputs.checkpoint_requested",

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::SnapshotVersion;
 
+use super::digests::EpochDigest;
 use crate::agreement::Term;
 use crate::messages::{Codec, Number, Random, Varint, messages};
 use crate::streams::{AllHeads, Heads};
@@ -71,7 +72,16 @@ messages! {
             incarnation: u64 as Random,
             /// The number of the cut among the proposals of that incarnation.
             nonce: u64 as Number,
+            /// The agreement term of the proposal.
+            term: Term,
         } control "message_other", malformed "inputs.malformed_barrier";
+        /// Not in a paper: the digests of the sender's epochs since its last message of this kind.
+        /// A replica sends it to every peer with its progress, if it has confirmed any. The
+        /// receiver compares them with its own, and stops if a majority agrees on another digest.
+        20 => Digests {
+            /// The digests, in the order of their epochs.
+            digests: Vec<EpochDigest> as Vec<EpochDigest>,
+        } sized "message_other", malformed "inputs.malformed_digests";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }
@@ -82,7 +92,7 @@ mod tests {
     use crate::messages::CONTROL_MAX;
     use crate::streams::Bid;
     use crate::transfer::ChunkNumber;
-    use pangea_core::ids::NodeId;
+    use pangea_core::ids::{NodeId, TableId};
     use pangea_core::protocol::{Lane, Message as _};
 
     #[test]
@@ -90,7 +100,9 @@ mod tests {
         let (source, version) = (NodeId(2), SnapshotVersion(300));
         let heads = vec![Bid(0), Bid(1), Bid(70_000)];
         let bytes = Bytes::from_static(b"bytes");
-        let all: [Message; 17] = [
+        let epoch_digest =
+            EpochDigest { epoch: version, scope: 259, tables: vec![(TableId(7), u64::MAX)] };
+        let all: [Message; 18] = [
             streams::Message::Batch { bytes: bytes.clone() }.into(),
             streams::Message::Ack { heads: heads.clone() }.into(),
             streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -98,8 +110,14 @@ mod tests {
             streams::Message::Gone { source, first: Bid(300) }.into(),
             Message::Agreement { bytes: bytes.clone() },
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
+            Message::Digests { digests: vec![epoch_digest] },
             Message::BarrierRequest { token: 5 },
-            Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+            Message::Barrier {
+                token: 5,
+                incarnation: u64::MAX,
+                nonce: 1 << 40,
+                term: Term::default(),
+            },
             presence::Message::Greeting {
                 log_identity: 7,
                 receiver_identity: u64::MAX,

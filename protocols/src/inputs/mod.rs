@@ -25,8 +25,10 @@
 //! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, RejoinReply | the promises, votes and batches of a replica that lost its disk |
 //! | back-pressure | | `backpressure.rs` | | the node that is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
+//! | digests | | `digests.rs` | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
+//! | stop | | `stop.rs` | | a checkpoint that any later program can continue from |
 //!
 //! # How a protocol uses it
 //!
@@ -46,7 +48,9 @@ mod barrier;
 mod checkpoint;
 mod collection;
 mod cut;
+pub(crate) mod digests;
 mod errors;
+mod failure;
 mod greeting;
 mod host;
 pub(crate) mod marks;
@@ -56,6 +60,7 @@ mod recovery;
 mod rejoin;
 pub(crate) mod size;
 mod state;
+mod stop;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -75,6 +80,7 @@ use crate::streams::{self, FetchTimer, Streams};
 use crate::transfer::{self, Transfer};
 use backpressure::Backpressure;
 use barrier::Barriers;
+use digests::Digests;
 use state::{Collection, Counters, CutState, EpochPacing};
 
 pub(crate) use backpressure::{BEHIND_MAX, MissingInput};
@@ -84,9 +90,14 @@ pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub(crate) use cut::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
+pub use digests::EpochDigest;
 pub(crate) use errors::{
-    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, refuses_clients, too_far_behind,
+    too_many_in_flight,
 };
+pub use failure::SkippedEpochs;
+pub(crate) use failure::{attempt, skipped};
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};
 pub(crate) use host::Host;
@@ -148,8 +159,18 @@ pub(crate) struct Settings<R> {
     /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
     /// have not received them.
     pub cuts_kept: u64,
+    /// Epochs whose transactions are all aborted.
+    pub skipped: SkippedEpochs,
     /// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
     pub rules: R,
+}
+
+impl<R> Settings<R> {
+    /// The number of epochs, and their size in bytes, for which data is retained for a replica that
+    /// is not a member.
+    pub(crate) fn retained_max(&self) -> (u64, u64) {
+        (self.cuts_kept, self.behind_bytes)
+    }
 }
 
 /// Deserializes a number that must be from `LEAST` to `MOST`. With a number outside this range a
@@ -205,6 +226,9 @@ pub(crate) struct Inputs<H: Host> {
     pub target: Option<rejoin::Target>,
     pub collection: Collection,
     pub waits: Backpressure,
+    pub digests: Digests,
+    /// Whether an epoch could not be applied. The replica then applies no more, and stops.
+    pub has_failed: bool,
     pub counters: Counters,
     /// The state of the rules that the protocol adds.
     pub extension: H::Extension,
@@ -240,9 +264,11 @@ impl<H: Host> Inputs<H> {
             Message::Progress { applied, durable, heads } => {
                 self.on_progress(cx, from, applied, durable, heads);
             }
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
-            Message::Barrier { token, incarnation, nonce } => {
-                self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
+            Message::Barrier { token, incarnation, nonce, term } => {
+                let name = ProposalName { proposer: from, incarnation, nonce };
+                self.on_barrier(cx, token, name, term);
             }
         }
         None
@@ -338,6 +364,7 @@ impl<H: Host> Inputs<H> {
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
+        self.forget_difference(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {
             return self.presence.ask(cx, &self.replica, peer);

@@ -62,6 +62,7 @@ impl<H: Host> Inputs<H> {
             found.agreement = meta.agreement;
             self.cut.applied = checkpoint.version;
             self.cut.durable = checkpoint.version;
+            self.collection.last = checkpoint.version;
             if cx.store.published() < checkpoint.version {
                 cx.store.publish_alone(checkpoint.version);
             }
@@ -83,8 +84,11 @@ impl<H: Host> Inputs<H> {
         self.cut.confirm_applied();
         H::on_started(self, cx, found.own);
         self.cut.last_proposal.proposer = self.replica.me;
-        self.cut.last_proposal.incarnation = cx.rng.u64(..);
+        let incarnation = cx.rng.u64(..);
+        self.cut.last_proposal.incarnation = incarnation;
+        self.replica.begin_run(incarnation);
         self.cut.heard_at.fill(cx.now.at);
+        self.collect_digests(cx);
         self.begin_greetings(cx, found.was_ready, found.is_replaced);
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
@@ -95,9 +99,11 @@ impl<H: Host> Inputs<H> {
     /// Restores the contents of a checkpoint in addition to the tables.
     pub(crate) fn install_meta(&mut self, meta: &Meta<H::Rules>) {
         self.cut.heads.clone_from(&meta.heads);
-        self.cut.is_member.clone_from(&meta.is_member);
+        mutate!(MembersForgotten: self.cut.is_member.clone_from(&meta.is_member) => ());
         self.presence.log_identities.clone_from(&meta.log_identities);
-        self.streams.skip_to(&meta.heads, &meta.sequences);
+        let sequences = &meta.sequences;
+        let sequences = mutate!(SequencesForgotten: sequences.clone() => vec![0; sequences.len()]);
+        self.streams.skip_to(&meta.heads, &sequences);
         if let Some(target) = &meta.rejoin {
             self.aim_at(target.clone());
         }

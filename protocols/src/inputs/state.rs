@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::time::Timestamp;
@@ -11,12 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
+use super::digests::Digests;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
 use crate::presence::Presence;
 use crate::replica::Replica;
-use crate::streams::{Bid, Heads, Streams, are_heads, number};
+use crate::streams::{Bid, Heads, Streams, are_heads, encode_heads, number};
 use crate::transfer::Transfer;
 
 /// The unique name of a proposal.
@@ -107,6 +109,17 @@ pub(crate) struct Confirmed {
     pub is_member: Vec<bool>,
 }
 
+impl Confirmed {
+    /// Returns the epoch and a digest of the rest, in which all replicas agree.
+    pub(crate) fn digest(&self) -> (SnapshotVersion, u64) {
+        let Self { epoch, heads, is_member } = self;
+        let mut bytes = Vec::new();
+        encode_heads(heads, &mut bytes);
+        bytes.extend(is_member.iter().map(|is_member| u8::from(*is_member)));
+        (*epoch, hash_bytes(&bytes))
+    }
+}
+
 /// Minerva §3.4: cuts.
 pub(crate) struct CutState<R: Rules> {
     /// `None` until the restart input.
@@ -121,6 +134,9 @@ pub(crate) struct CutState<R: Rules> {
     pub skipped: SnapshotVersion,
     /// An epoch that the protocol can't reach without a peer's checkpoint.
     pub wanted: SnapshotVersion,
+    /// The last epoch that this replica could not apply because its code differs from that of the
+    /// proposer. Irrelevant once this epoch is applied.
+    pub refused: SnapshotVersion,
     /// The epoch of the store.
     pub applied: SnapshotVersion,
     pub confirmed: Confirmed,
@@ -226,6 +242,19 @@ pub(crate) struct Collection {
     pub writing: Option<CheckpointInProgress>,
     /// Whether the last checkpoint failed so recently that it is too early for another.
     pub rests: bool,
+    /// The version of the last checkpoint of this node.
+    pub last: SnapshotVersion,
+    /// `Some` from the request to stop in order on.
+    pub stop: Option<Stop>,
+}
+
+/// The progress of a stop in order: see [`Inputs::advance_stop`].
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// The number of checkpoints requested since.
+    pub checkpoints: u32,
+    /// Whether this node may end.
+    pub is_over: bool,
 }
 
 /// A checkpoint that is being written.
@@ -264,6 +293,7 @@ impl<R: Rules> CutState<R> {
             waiting: VecDeque::new(),
             skipped: SnapshotVersion::ZERO,
             wanted: SnapshotVersion::ZERO,
+            refused: SnapshotVersion::ZERO,
             confirmed: Confirmed {
                 epoch: SnapshotVersion::ZERO,
                 heads: heads.clone(),
@@ -313,8 +343,12 @@ impl<H: Host> Inputs<H> {
                 kept_from: None,
                 writing: None,
                 rests: false,
+                last: SnapshotVersion::ZERO,
+                stop: None,
             },
             waits: Backpressure::default(),
+            digests: Digests::new(n),
+            has_failed: false,
             counters: Counters::default(),
             extension,
             settings,
@@ -350,6 +384,7 @@ impl<H: Host> Inputs<H> {
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
+            ("replicas_differing", self.differing_nodes().len() as u64),
         ];
         let all = counters.iter().chain(own);
         let mut counters = all.map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -361,7 +396,9 @@ impl<H: Host> Inputs<H> {
             members: self.members(),
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
+            refused: self.refused(),
             waits_for: self.waits.late.clone(),
+            differing: self.differing_nodes(),
             counters,
         }
     }

@@ -9,8 +9,8 @@
 //!   | u16    | u64 | u64  | u64            | var   |          |          |
 //!   +--------+-----+------+----------------+-------+----------+----------+--
 //!   record: how u8, then for
-//!     0 executed    procedure u16, args, read set, writes (`write_set_codec.rs`)
-//!     1 ordered     procedure u16, args, has footprint u8, [footprint]
+//!     0 executed    procedure u32, args, read set, writes (`write_set_codec.rs`)
+//!     1 ordered     procedure u32, args, has footprint u8, [footprint]
 //!     2 certified   read set, write count, writes
 //!     3 certified in order: as 2
 //! ```
@@ -58,6 +58,14 @@ pub enum ExecutionMode {
 }
 
 impl TxnRecord {
+    /// The arguments of a call; a certified transaction has none.
+    pub(super) fn args(&self) -> &[u8] {
+        match &self.program {
+            Program::Call { args, .. } => args,
+            Program::Certified(_) => &[],
+        }
+    }
+
     /// The read set and write set of the run at its source, if they are to be validated.
     pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
         match (&self.how, &self.program) {
@@ -90,14 +98,14 @@ impl TxnRecord {
         match (&self.program, &self.how) {
             (Program::Call { procedure, args }, ExecutionMode::Executed { reads, writes }) => {
                 out.put_u8(0);
-                out.put_u16(procedure.0);
+                out.put_u32(procedure.0);
                 out.put_bytes(args);
                 reads.encode(out);
                 write_set_codec::encode(writes, args, out);
             }
             (Program::Call { procedure, args }, ExecutionMode::Ordered { footprint }) => {
                 out.put_u8(1);
-                out.put_u16(procedure.0);
+                out.put_u32(procedure.0);
                 out.put_bytes(args);
                 out.put_u8(u8::from(footprint.is_some()));
                 footprint.iter().for_each(|footprint| footprint.encode(out));
@@ -117,7 +125,7 @@ impl TxnRecord {
         let what = from.u8("transaction record")?;
         let (program, how) = match what {
             0 | 1 => {
-                let procedure = ProcedureId(from.u16("procedure id")?);
+                let procedure = ProcedureId(from.u32("procedure id")?);
                 let args = bytes.slice_ref(from.bytes("arguments")?);
                 let how = if what == 0 {
                     let (reads, writes) =

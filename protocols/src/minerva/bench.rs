@@ -9,8 +9,9 @@ use pangea_core::store::Store;
 
 use super::batch::Batch;
 use super::chains::{self, Chain, Entry};
+use super::commit;
+use super::conflict_graph::{self, CONFLICTS_MAX, Limit};
 use super::validation::Validator;
-use super::{commit, conflict_graph};
 
 /// The transactions of an epoch, in the order of its cut.
 pub struct Epoch<'a> {
@@ -65,9 +66,17 @@ impl<'a> Epoch<'a> {
         )
     }
 
-    /// The phase "conflict graph": the conflicts between these chains, as positions in `vertices`.
-    pub fn edges(&self, pool: &dyn Pool, chains: &Chains, vertices: &[usize]) -> Vec<(u32, u32)> {
-        conflict_graph::edges(pool, &self.entries, &chains.0, vertices)
+    /// The phase "conflict graph": those of these chains that can be chosen, and the conflicts
+    /// between them, as positions in the first list.
+    pub fn graph(
+        &self,
+        pool: &dyn Pool,
+        chains: &Chains,
+        candidates: &[usize],
+    ) -> (Vec<usize>, Vec<(u32, u32)>) {
+        let limit = Limit(CONFLICTS_MAX);
+        let graph = conflict_graph::build(pool, &self.entries, &chains.0, candidates, limit);
+        (graph.vertices, graph.edges)
     }
 
     /// For each transaction, whether it is in one of these chains.

@@ -5,18 +5,29 @@
 //! chain is valid as a whole or not at all. Dependencies cross the batches of the epoch, so chains
 //! do too.
 
+use std::sync::Arc;
+
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::txn::ReadVersion;
 
-use super::batch::TxnRecord;
+use super::batch::{Batch, TxnRecord};
 
 /// A transaction of the epoch, with the epoch that its source had applied when it ran.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a> {
     pub record: &'a TxnRecord,
     pub base: SnapshotVersion,
+}
+
+/// The transactions of batches.
+pub(super) fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
+    let mut entries = Vec::with_capacity(batches.iter().map(|batch| batch.records.len()).sum());
+    for batch in batches {
+        entries.extend(batch.records.iter().map(|record| Entry { record, base: batch.base }));
+    }
+    entries
 }
 
 /// Transactions whose runs depend on each other.

@@ -31,7 +31,8 @@ use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 
 use super::batch::{Batch, ExecutionMode, TxnRecord};
-use super::chains::{self, Chain, Entry};
+use super::chains::{self, Chain, Entry, entries_of};
+use super::conflict_graph::{self, ConflictGraph, Limit};
 use super::conflict_keys::first_run;
 use super::contention::Change;
 use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
@@ -40,7 +41,8 @@ use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
-use super::{Cut, Minerva, conflict_graph};
+use super::{Cut, Minerva};
+use crate::inputs::{attempt, skipped};
 use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
@@ -113,29 +115,37 @@ impl Commit {
     }
 }
 
-/// The arguments of a call; a certified transaction has none.
-fn args_of(record: &TxnRecord) -> &[u8] {
-    match &record.program {
-        Program::Call { args, .. } => args,
-        Program::Certified(_) => &[],
-    }
-}
-
-/// The transactions of batches.
-fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
-    let mut entries = Vec::with_capacity(batches.iter().map(|batch| batch.records.len()).sum());
-    for batch in batches {
-        entries.extend(batch.records.iter().map(|record| Entry { record, base: batch.base }));
-    }
-    entries
-}
-
 impl Minerva {
-    /// Begins `epoch`, whose batches have all arrived.
-    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+    /// Begins `epoch`, whose batches have all arrived. Returns the number of its transactions.
+    pub(super) fn begin_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+    ) -> usize {
+        let batches = self.state.inputs.batches_of(&cut);
+        let txns = batches.iter().map(|batch| batch.records.len()).sum();
+        let begun = attempt(|| self.decide_epoch(cx, epoch, cut, batches));
+        self.state.inputs.note_attempt(cx, epoch, begun);
+        txns
+    }
+
+    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
+    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let epoch = self.state.inputs.cut.applied.next();
+        let resumed = attempt(|| self.run_queue(cx));
+        self.state.inputs.note_attempt(cx, epoch, resumed);
+    }
+
+    fn decide_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+        batches: Vec<Arc<Batch>>,
+    ) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch is applied at a time");
-        let batches = self.state.inputs.batches_of(&cut);
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
         }
@@ -143,7 +153,10 @@ impl Minerva {
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
-        let verdict = self.filter_conflicts(cx, epoch, &entries);
+        let verdict = match self.state.inputs.is_skipped(cx, epoch) {
+            true => Verdict { is_valid: vec![false; entries.len()], stale: 0, conflicting: 0 },
+            false => self.filter_conflicts(cx, epoch, &entries),
+        };
         cx.end_work(CpuStage::Validate, verdict.optimistic());
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
@@ -156,11 +169,10 @@ impl Minerva {
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
         let finished = Vec::with_capacity(queue.len());
         self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
-        self.resume_epoch(cx);
+        self.run_queue(cx);
     }
 
-    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
-    pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+    fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
@@ -256,7 +268,7 @@ impl Minerva {
         } else if !is_bulk {
             logged.owed += bytes;
         }
-        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: args_of(record) };
+        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: record.args() };
         Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
@@ -288,12 +300,17 @@ impl Minerva {
         cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
         cx.end_work(CpuStage::Stale, optimistic);
-        let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
-        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
-        mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
+        let mut candidates: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut candidates));
+        mutate!(ModeDecides: () => if self.state.contention.is_high() { candidates.clear() });
         cx.begin_work();
-        let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
+        let limit = Limit(options.conflicts_max);
+        let ConflictGraph { vertices, edges } =
+            conflict_graph::build(pool, entries, &chains, &candidates, limit);
         cx.end_work(CpuStage::Graph, optimistic);
+        if vertices.len() < candidates.len() {
+            cx.mark("minerva.crowded");
+        }
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
         cx.begin_work();
@@ -327,6 +344,9 @@ impl Minerva {
         epoch: SnapshotVersion,
         slice: &[Entry<'_>],
     ) -> Vec<Finished> {
+        if self.state.inputs.is_skipped(cx, epoch) {
+            return slice.iter().map(|_| skipped()).collect();
+        }
         let footprints: Vec<Option<Footprint>> =
             slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();
         let jobs: Vec<Job<'_>> = slice
@@ -426,7 +446,7 @@ impl Minerva {
                 continue;
             };
             let header = header_in_order(record.txn, &record.program);
-            for write in logged.read(args_of(record)).expect(INTACT) {
+            for write in logged.read(record.args()).expect(INTACT) {
                 let version = Version { version: epoch, header, value: write.value };
                 cx.store.apply(write.table, write.key, version);
             }

@@ -7,7 +7,7 @@
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
-use pangea_core::ids::{ProcedureId, Ticket, TxnId};
+use pangea_core::ids::{ProcedureId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
@@ -17,7 +17,7 @@ use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, refuses_clients, size, too_far_behind, too_many_in_flight,
 };
 
 impl Minerva {
@@ -25,11 +25,17 @@ impl Minerva {
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut group = Vec::with_capacity(submissions.len());
         let mut reads = Vec::new();
+        let refused = self.state.inputs.refused();
         for Submission { ticket, request } in submissions {
             match request {
                 Request::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
+                }
+                Request::Commit(_) if refused.is_some() => {
+                    cx.mark("inputs.refused_client");
+                    let why = refused.clone().unwrap_or_default();
+                    cx.reply(ticket, Outcome::Aborted(refuses_clients(why)));
                 }
                 Request::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
                 Request::Commit(program) if self.is_snapshot_read(&program) => {
@@ -126,6 +132,7 @@ impl Minerva {
         let nothing = Overlay::new();
         let overlay = mutate!(SnapshotSeesUncommitted: &nothing => &self.state.execution.overlay);
         let at = self.state.inputs.cut.applied;
+        let at = mutate!(ReadsGoBack: at => reads_go_back(cx, at));
         self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
 
@@ -337,4 +344,9 @@ fn fresh_without_cut(state: &mut State) {
     if state.execution.in_flight.is_empty() {
         state.inputs.barriers.release_arrived();
     }
+}
+
+fn reads_go_back(cx: &Cx<'_, Minerva>, at: SnapshotVersion) -> SnapshotVersion {
+    let before = SnapshotVersion(at.0.saturating_sub(1));
+    cx.store.pin_at(before).map_or(at, |pin| pin.version())
 }

@@ -267,9 +267,7 @@ impl Brain for Replica {
             Happened::PeerDown(peer) => self.input(Input::PeerDown(NodeId(peer.into())), &mut out),
             Happened::Act(act) => self.act(act, &mut out),
         }
-        if self.minerva.state.inputs.barriers.is_used() {
-            self.retry_reads(leader, &mut out);
-        }
+        self.retry_reads(leader, &mut out);
         self.note_agreed(event, proposed);
         out
     }
@@ -309,7 +307,7 @@ impl Brain for Replica {
         let first_start = s.presence.first_start(&s.replica);
         let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
         let agreed = (self.agreed, self.submitted, &self.states, self.now);
-        let reads = s.barriers.is_used().then(|| s.barriers.described());
+        let reads = (s.barriers.described(), s.replica.last_token());
         let rest = (reads, &own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
         let all = (execution, logs, replication, cut, greetings, agreed, rest);

@@ -112,7 +112,7 @@ fn messages() -> Vec<Vec<u8>> {
         }
         .into()
     };
-    let all: [Message; 16] = [
+    let all: [Message; 17] = [
         streams::Message::Batch { bytes: batch() }.into(),
         streams::Message::Ack { heads: heads.clone() }.into(),
         streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -120,8 +120,22 @@ fn messages() -> Vec<Vec<u8>> {
         streams::Message::Gone { source, first: Bid(300) }.into(),
         inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }.into(),
         inputs::Message::Progress { applied: version, durable: SnapshotVersion(2), heads }.into(),
+        inputs::Message::Digests {
+            digests: vec![inputs::EpochDigest {
+                epoch: SnapshotVersion(9),
+                scope: 0,
+                tables: vec![(TableId(7), 1)],
+            }],
+        }
+        .into(),
         inputs::Message::BarrierRequest { token: 5 }.into(),
-        inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
+        inputs::Message::Barrier {
+            token: 5,
+            incarnation: u64::MAX,
+            nonce: 1 << 40,
+            term: Term::default(),
+        }
+        .into(),
         presence::Message::Greeting {
             log_identity: 7,
             receiver_identity: u64::MAX,

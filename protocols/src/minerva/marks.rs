@@ -39,6 +39,10 @@ const OWN: &[Mark] = &[
     // §3.5 to §3.7, deterministic commit.
     mark("minerva.stale", "a transaction is stale"),
     mark("minerva.conflicting", "a transaction is conflicting"),
+    mark(
+        "minerva.crowded",
+        "a chain is in no set, because a key has too many conflicts for the graph",
+    ),
     mark("minerva.solver_unproven", "the exact solver exhausts its budget")
         .rare("a graph that no reduction solves must meet a budget of one node"),
     mark(
@@ -48,6 +52,7 @@ const OWN: &[Mark] = &[
     mark("minerva.doomed", "a transaction read the writes of one that was re-executed"),
     mark("minerva.cascade", "a transaction that became invalid for that reason is re-executed"),
     mark("minerva.epoch_in_slices", "an ordered queue is run in slices"),
+    mark("minerva.cuts_in_steps", "the cuts that are ready are applied in several steps"),
     mark("minerva.second_pass", "a transaction of the ordered queue leaves its footprint"),
     // §4, high contention.
     mark("minerva.high_contention_entered", "the replica enters high-contention mode"),

@@ -23,6 +23,7 @@
 //! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
 //! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
 //! | collection | §4 | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
 //!
@@ -98,10 +99,12 @@ mod validation;
 mod write_set_codec;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
-use crate::inputs::{Configuration, Event, Host, RejoinState};
+use crate::inputs::{Configuration, EPOCH_COUNTS_AS, Event, Host, RejoinState, STEP_TXNS_MAX};
 use crate::{presence, streams, transfer};
 use batch::Batch;
 use contention::Change;
@@ -170,6 +173,10 @@ impl Protocol for Minerva {
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
+            Input::Stop => {
+                inputs.on_stop();
+                self.start_broadcast(cx);
+            }
             Input::Resume => self.resume_epoch(cx),
             Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
@@ -180,10 +187,19 @@ impl Protocol for Minerva {
         if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx);
         }
+        self.advance_stop(cx);
     }
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn may_stop(&self) -> bool {
+        self.state.inputs.may_stop()
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.inputs.cut.confirmed.digest())
     }
 
     fn invariants(&self) {
@@ -247,11 +263,25 @@ impl Minerva {
         self.state.inputs.cut.undecided() > 0
     }
 
-    /// Applies the cuts whose batches have all arrived, in order.
+    /// Applies the cuts whose batches have all arrived, in order, until [`STEP_TXNS_MAX`] stops it.
     fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
+        let mut begun = 0;
         while self.state.commit.is_none() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
-            self.begin_epoch(cx, epoch, cut);
+            if mutate!(StepsUnbounded: begun >= STEP_TXNS_MAX => false) {
+                cx.mark("minerva.cuts_in_steps");
+                return cx.resume();
+            }
+            begun += EPOCH_COUNTS_AS + self.begin_epoch(cx, epoch, cut);
+        }
+    }
+
+    /// Takes the last checkpoint before a stop, once nothing is in flight.
+    fn advance_stop(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { inputs, execution, commit, .. } = &mut self.state;
+        if inputs.is_stopping() {
+            let is_settled = execution.in_flight.is_empty() && commit.is_none();
+            inputs.advance_stop(cx, is_settled);
         }
     }
 

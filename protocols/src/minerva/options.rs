@@ -5,9 +5,10 @@ use std::num::NonZeroUsize;
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
+use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, slice_txns, within};
+use crate::inputs::{self, Settings, SkippedEpochs, slice_txns, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for extensions of
 /// the paper, with the better value as default.
@@ -28,6 +29,10 @@ pub struct Options {
     /// The number of nodes of the search tree that the exact solver may visit in one epoch.
     #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
     pub solver_nodes_max: u64,
+    /// The number of conflicts in one epoch that a key may have for each access to it. The
+    /// independent set is searched without the losers of a key with more.
+    #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
+    pub conflicts_max: u64,
     /// Whether replicas stop optimistic execution when most of it is wasted (§4).
     pub high_contention_mode: bool,
     /// The percentage of re-executed transactions above which it counts as wasted.
@@ -86,6 +91,8 @@ pub struct Options {
     /// have not received them. A replica that is missing more installs a checkpoint.
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
+    /// Epochs whose transactions are all aborted, because a bug stops every node at them.
+    pub skip_epochs: SkippedEpochs,
 }
 
 /// Checkpoints every few seconds.
@@ -107,15 +114,22 @@ pub(super) const VARIANTS: &[Variant] = &[
 pub struct Rules {
     solver: Solver,
     solver_nodes_max: u64,
+    conflicts_max: u64,
     keep_uncommitted: bool,
     slice_txns: NonZeroUsize,
+    code: CodeDigest,
 }
 
 impl inputs::Rules for Rules {
+    fn code(&self) -> CodeDigest {
+        self.code
+    }
+
     /// Refuses if the settings were changed before an epoch proposed under the old ones was applied
     /// on this node.
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
-        (self != cut).then(|| {
+        let is_same = *self == Self { code: self.code, ..cut.clone() };
+        (!is_same).then(|| {
             format!(
                 "epoch {} was proposed under settings that differ from this node's, and must be \
                  applied under those: {cut:?}. Start all nodes with these settings, let all nodes \
@@ -128,7 +142,7 @@ impl inputs::Rules for Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Options::default().rules()
+        Options::default().rules(CodeDigest::default())
     }
 }
 
@@ -160,6 +174,7 @@ impl Default for Options {
             batch_bytes: 4 << 20,
             solver: Solver::Exact,
             solver_nodes_max: super::independent_set::BUDGET_NODES,
+            conflicts_max: super::conflict_graph::CONFLICTS_MAX,
             high_contention_mode: true,
             high_contention_percent: 50,
             high_contention_ms: 200,
@@ -178,6 +193,7 @@ impl Default for Options {
             behind_bytes: 256 << 20,
             // Eight minutes with one cut every 15 ms; a few megabytes.
             cuts_kept: 32_768,
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 }
@@ -237,21 +253,25 @@ impl Options {
             rerun_on_restart: rng.bool(),
             // Drawn last, so that the draws before stay the same.
             behind_bytes: one_of(rng, &[20_000, 256 << 20]),
+            conflicts_max: one_of(rng, &[1, super::conflict_graph::CONFLICTS_MAX]),
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 
-    /// The settings on which the outcome of an epoch depends.
-    fn rules(&self) -> Rules {
+    /// The settings on which the outcome of an epoch depends, and the code of the procedures.
+    fn rules(&self, code: CodeDigest) -> Rules {
         Rules {
             solver: self.solver,
             solver_nodes_max: self.solver_nodes_max,
+            conflicts_max: self.conflicts_max,
             keep_uncommitted: self.keep_uncommitted,
             slice_txns: self.slice_txns,
+            code,
         }
     }
 
-    /// The settings of the input log.
-    pub(super) fn of_inputs(&self) -> Settings<Rules> {
+    /// The settings of the input log, for procedures with this code.
+    pub(super) fn of_inputs(&self, code: CodeDigest) -> Settings<Rules> {
         Settings {
             epoch: Span::from_ms(self.epoch_ms),
             ack_everyone: self.ack_everyone,
@@ -260,7 +280,8 @@ impl Options {
             removal: Span::from_ms(self.removal_ms),
             behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
-            rules: self.rules(),
+            skipped: self.skip_epochs,
+            rules: self.rules(code),
         }
     }
 

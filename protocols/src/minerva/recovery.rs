@@ -13,6 +13,7 @@ use super::batch::{Batch, TxnRecord};
 use super::epoch_record::EpochRecord;
 use super::execution::dependencies;
 use super::state::InFlight;
+use crate::inputs::Rules as _;
 use crate::replica::INTACT;
 
 impl Minerva {
@@ -52,10 +53,18 @@ impl Minerva {
         in_flight.extend(later);
     }
 
-    /// Applies the epochs that the log has decided, without waiting for agreement.
+    /// Applies the epochs that the log has decided, without waiting for agreement. A record with
+    /// all writes of its epoch can be applied by any program; one that asks for transactions to be
+    /// executed again needs the code that executed them first.
     fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(resolution) = self.state.logged.get(&self.state.inputs.cut.applied.next()) {
             let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
+            let executes_again = resolution.ordered.iter().any(|it| it.writes.is_none());
+            if executes_again && cut.rules.code() != self.state.inputs.settings.rules.code() {
+                self.state.inputs.refuse(cx, epoch);
+                // A peer's checkpoint replaces this epoch, and perhaps later ones.
+                return self.state.logged.clear();
+            }
             self.begin_epoch(cx, epoch, cut);
         }
     }

@@ -82,7 +82,7 @@ impl State {
             inputs: Inputs::new(
                 setup.me,
                 setup.topology.group(ShardId(0)),
-                setup.options.of_inputs(),
+                setup.options.of_inputs(setup.registry.code()),
                 (),
             ),
             execution: Execution::default(),

@@ -6,6 +6,10 @@
 //!     | <--------------------- Batch |   or
 //!     | <---------------------- Gone |   every member has applied it: perhaps no peer has it
 //! ```
+//!
+//! A replica asks one peer that is known to have the batch. If no such peer is connected, it asks
+//! all peers, as the paper does. In the paper's variant of acknowledgements only the source knows
+//! who has its batches, and the source may be lost.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
@@ -55,7 +59,11 @@ impl<H: Host> Streams<H> {
             let next_received = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
             let upto = next_received.unwrap_or(log.known.0.max(last.0));
             let upto = Bid(upto.min(first_missing.0 + FETCH_BATCHES_MAX));
-            self.send_fetch(cx, replica, source, (first_missing, upto));
+            if self.who_has(replica, source, first_missing).next().is_none() {
+                self.ask_everyone(cx, replica, source, (first_missing, upto));
+            } else {
+                self.send_fetch(cx, replica, source, (first_missing, upto));
+            }
         }
     }
 
@@ -92,6 +100,23 @@ impl<H: Host> Streams<H> {
         self.fetch_turn += 1;
         cx.mark("inputs.fetch");
         replica.send(cx, peer, Message::Fetch { source, from, upto });
+    }
+
+    /// Minerva §3.3: requests batches from all connected peers, because none is known to have them.
+    /// A peer that has none does not reply.
+    fn ask_everyone(
+        &self,
+        cx: &mut Cx<'_, H>,
+        replica: &Replica,
+        source: NodeId,
+        (from, upto): (Bid, Bid),
+    ) {
+        let may_have =
+            |peer: &NodeId| replica.is_up[peer.index()] && !self.has_said_gone(*peer, source, from);
+        for peer in replica.peers().filter(may_have) {
+            cx.mark("inputs.fetch_from_everyone");
+            replica.send(cx, peer, Message::Fetch { source, from, upto });
+        }
     }
 
     /// Handles the request of a peer for batches that it is missing.

@@ -19,6 +19,10 @@ const STREAM_PATIENCE: u64 = 4;
 /// needed.
 const AHEAD_MAX: u64 = 1 << 16;
 
+/// The maximum total size of the batches of one log after a gap, in bytes: a few of the largest
+/// batches. Those above it are not stored either. The batch that fills the gap always is.
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
+
 /// The part of a replica's log that is on this node.
 pub(crate) struct SourceLog<B> {
     /// The batches on this node.
@@ -27,6 +31,8 @@ pub(crate) struct SourceLog<B> {
     pub received: Bid,
     /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
     pub received_bytes: u64,
+    /// The total size of the batches after a gap in bytes.
+    pub ahead_bytes: u64,
     /// The last batch that is durable on this node, without gaps.
     pub durable: Bid,
     /// The last batch that was dropped because every member has applied it.
@@ -69,6 +75,7 @@ impl<B> Default for SourceLog<B> {
             slots: BTreeMap::new(),
             received: Bid(0),
             received_bytes: 0,
+            ahead_bytes: 0,
             durable: Bid(0),
             collected: Bid(0),
             known: Bid(0),
@@ -81,13 +88,17 @@ impl<B> Default for SourceLog<B> {
 }
 
 impl<B: Batch> SourceLog<B> {
-    /// Returns the mark of the reason why a peer's batch is not inserted, or `None` if it is.
-    pub(super) fn refuses(&self, batch: &B) -> Option<&'static str> {
+    /// Returns the mark of the reason why a peer's batch of this size is not inserted, or `None` if
+    /// it is.
+    pub(super) fn refuses(&self, batch: &B, len: usize) -> Option<&'static str> {
         let bid = batch.bid();
+        let is_next = bid == self.received.next();
         if bid <= self.received || self.slots.contains_key(&bid) {
             Some("inputs.batch_again")
         } else if bid.0 > self.received.0 + AHEAD_MAX {
             Some("inputs.batch_far_ahead")
+        } else if !is_next && self.ahead_bytes + len as u64 > AHEAD_BYTES_MAX {
+            Some("inputs.too_much_ahead")
         } else if !self.fits(batch) {
             Some("inputs.batch_out_of_sequence")
         } else {
@@ -120,7 +131,10 @@ impl<B: Batch> SourceLog<B> {
             return;
         }
         self.next_sequence = self.next_sequence.max(slot.batch.end_sequence());
-        self.slots.insert(bid, slot);
+        self.ahead_bytes += slot.bytes.len() as u64;
+        if let Some(before) = self.slots.insert(bid, slot) {
+            self.ahead_bytes -= before.bytes.len() as u64;
+        }
         self.known = self.known.max(bid);
         self.advance_held();
     }
@@ -129,7 +143,9 @@ impl<B: Batch> SourceLog<B> {
     pub(crate) fn advance_held(&mut self) {
         while let Some(slot) = self.slots.get_mut(&self.received.next()) {
             self.received = self.received.next();
-            self.received_bytes += slot.bytes.len() as u64;
+            let len = slot.bytes.len() as u64;
+            self.received_bytes += len;
+            self.ahead_bytes -= len;
             slot.end = self.received_bytes;
         }
         mutate!(HeldPastGap: () => held_past_gap(self));
@@ -148,6 +164,22 @@ impl<B: Batch> SourceLog<B> {
         (last.end + first.bytes.len() as u64).saturating_sub(first.end)
     }
 
+    /// The head after `before` up to `available` before which there are at most `txns_max`
+    /// transactions, but at least one batch. A batch that is not on this node counts as empty.
+    pub(crate) fn head_within(&self, before: Bid, available: Bid, txns_max: u64) -> Bid {
+        if before >= available {
+            return available;
+        }
+        let mut txns = 0;
+        for (&bid, slot) in self.slots.range(before.next()..=available) {
+            txns += slot.batch.end_sequence() - slot.batch.first_sequence();
+            if txns > txns_max {
+                return Bid(bid.0 - 1).max(before.next());
+            }
+        }
+        available
+    }
+
     /// Advances the durable head over the batches that are durable without a gap.
     pub(super) fn advance_durable(&mut self, upto: LogPosition) {
         while let Some(slot) = self.slots.get(&self.durable.next())
@@ -163,6 +195,7 @@ impl<B: Batch> SourceLog<B> {
         self.received = self.received.max(head);
         self.durable = self.durable.max(head);
         self.known = self.known.max(head);
+        self.count_ahead();
         self.advance_held();
     }
 
@@ -171,7 +204,14 @@ impl<B: Batch> SourceLog<B> {
         self.slots.split_off(&head.next());
         self.received = self.received.min(head).max(self.collected);
         self.known = self.received;
+        self.count_ahead();
         self.advance_held();
+    }
+
+    /// Counts the bytes after a gap again, after the head was moved.
+    fn count_ahead(&mut self) {
+        let ahead = self.slots.range(self.received.next()..);
+        self.ahead_bytes = ahead.map(|(_, slot)| slot.bytes.len() as u64).sum();
     }
 }
 
@@ -188,6 +228,7 @@ impl<B> SourceLog<B> {
 fn held_past_gap<B>(log: &mut SourceLog<B>) {
     let last = log.slots.keys().next_back().copied().unwrap_or_default();
     log.received = log.received.max(last);
+    log.ahead_bytes = 0;
 }
 
 #[cfg(test)]
@@ -197,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// A batch without transactions.
+    /// A batch of three transactions, without their contents.
     #[derive(Debug)]
     struct Empty(Bid);
 
@@ -211,11 +252,11 @@ mod tests {
         }
 
         fn first_sequence(&self) -> u64 {
-            1
+            3 * self.0.0
         }
 
         fn end_sequence(&self) -> u64 {
-            1
+            3 * self.0.0 + 3
         }
 
         fn decode(_: &Bytes) -> Result<Self, DecodeError> {
@@ -227,13 +268,48 @@ mod tests {
         }
     }
 
+    fn insert(log: &mut SourceLog<Empty>, bid: u64, len: usize) {
+        let bid = Bid(bid);
+        let (batch, bytes) = (Arc::new(Empty(bid)), Bytes::from(vec![0; len]));
+        log.insert(bid, BufferedBatch { bytes, batch, position: LogPosition(1), end: 0 });
+    }
+
+    /// B10 of the audit: 65,536 batches of up to 16 MB were stored behind a gap.
+    #[test]
+    fn the_batches_behind_a_gap_are_limited_in_bytes_and_the_one_that_fills_it_is_not() {
+        const MB: usize = 1 << 20;
+        let mut log = SourceLog::default();
+        (2..=5).for_each(|bid| {
+            assert_eq!(log.refuses(&Empty(Bid(bid)), 16 * MB), None);
+            insert(&mut log, bid, 16 * MB);
+        });
+        assert_eq!(log.refuses(&Empty(Bid(6)), 1), Some("inputs.too_much_ahead"));
+        assert_eq!(log.refuses(&Empty(Bid(1)), 16 * MB), None, "it fills the gap");
+        insert(&mut log, 1, 16 * MB);
+        assert_eq!((log.received, log.ahead_bytes), (Bid(5), 0));
+        assert_eq!(log.refuses(&Empty(Bid(7)), 16 * MB), None);
+        insert(&mut log, 7, 16 * MB);
+        insert(&mut log, 9, 8 * MB);
+        log.skip_to(Bid(8));
+        assert_eq!((log.received, log.ahead_bytes), (Bid(9), 0));
+        insert(&mut log, 11, MB);
+        log.discard_after(Bid(9));
+        assert_eq!(log.ahead_bytes, 0);
+    }
+
+    /// After a pause of the coordinator, the first cuts do not contain everything.
+    #[test]
+    fn a_cut_takes_as_many_transactions_as_it_may_and_at_least_one_batch() {
+        let mut log = SourceLog::default();
+        (1..=4).for_each(|bid| insert(&mut log, bid, 10));
+        let head = |before, available, txns| log.head_within(Bid(before), Bid(available), txns).0;
+        assert_eq!([head(0, 4, 0), head(0, 4, 5), head(0, 4, 6), head(0, 4, 100)], [1, 1, 2, 4]);
+        assert_eq!([head(2, 4, 0), head(3, 3, 0), head(3, 2, 0)], [3, 3, 2]);
+        assert_eq!(head(0, 6, 100), 6, "batches that are not here count as empty");
+    }
+
     #[test]
     fn bytes_are_counted_of_what_is_here_without_a_gap() {
-        fn insert(log: &mut SourceLog<Empty>, bid: u64, len: usize) {
-            let bid = Bid(bid);
-            let (batch, bytes) = (Arc::new(Empty(bid)), Bytes::from(vec![0; len]));
-            log.insert(bid, BufferedBatch { bytes, batch, position: LogPosition(1), end: 0 });
-        }
         let mut log = SourceLog::default();
         (1..=4).for_each(|bid| insert(&mut log, bid, 10));
         insert(&mut log, 6, 1_000);

@@ -90,7 +90,7 @@ impl<H: Host> Streams<H> {
             cx.mark("inputs.batch_from_another");
         }
         let log = &mut self.logs[source.index()];
-        if let Some(refused) = log.refuses(&batch) {
+        if let Some(refused) = log.refuses(&batch, bytes.len()) {
             cx.mark(refused);
             return None;
         }
@@ -133,7 +133,8 @@ impl<H: Host> Streams<H> {
         self.synced = upto;
         let mut grown = vec![false; self.logs.len()];
         for (source, log) in self.logs.iter_mut().enumerate() {
-            if self.has_skipped && source != me.index() {
+            let is_behind = self.has_skipped && source != me.index();
+            if mutate!(AckedBehindCheckpoint: is_behind => false) {
                 // The batches that a peer's checkpoint skipped become durable here with the next
                 // local checkpoint. A crash before that would leave the batches after them behind a
                 // gap.

@@ -59,14 +59,13 @@ impl<H: Host> Transfer<H> {
     }
 
     /// Requests a checkpoint of version `least` or later from one of the peers `ahead`, unless one
-    /// is in transfer. `incarnation` is a random number of this run.
+    /// is in transfer.
     pub(crate) fn retry(
         &mut self,
         cx: &mut Cx<'_, H>,
-        replica: &Replica,
+        replica: &mut Replica,
         least: SnapshotVersion,
         ahead: &[NodeId],
-        incarnation: u64,
     ) {
         if self.incoming.take_if(|incoming| incoming.is_too_old(least)).is_some() {
             cx.mark("inputs.checkpoint_outrun");
@@ -95,9 +94,7 @@ impl<H: Host> Transfer<H> {
             cx.mark("inputs.checkpoint_stalled");
         }
         self.count += 1;
-        // Numbers are unique across the runs of a replica: a peer may still answer a request of the
-        // last run.
-        let transfer = (incarnation >> 17) + self.count;
+        let transfer = replica.next_token();
         self.incoming = Some(Incoming::new(transfer, from, cx.now.at));
         cx.mark("inputs.checkpoint_requested");
         replica.send(cx, from, Message::CheckpointRequest { transfer, index: 0 });

@@ -1,7 +1,7 @@
 //! Cuts and the coordinator (Minerva §3.4), and strict reads.
 
 use pangea_core::ids::{NodeId, Ticket};
-use pangea_core::protocol::{Input, Request, Submission};
+use pangea_core::protocol::{Input, Protocol as _, Request, Submission};
 use pangea_core::txn::Outcome;
 use pangea_protocols::minerva::{Message, Options, Reads};
 
@@ -102,6 +102,85 @@ fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     cluster.start(leader);
     cluster.run_for(3_000);
     assert_eq!(cluster.leader(), leader, "otherwise, another case is tested");
+    assert!(cluster.fresh(reader, read).is_some());
+}
+
+/// Story: the names of barrier requests began at 1 in each run of a replica. The coordinator had a
+/// request of the reader's last run and answered it late, so that the reply came after the first
+/// request of the next run, with the same name. The strict read was answered with a cut from before
+/// it arrived, and missed an acknowledged transaction.
+#[test]
+fn a_reply_to_a_request_of_an_earlier_run_releases_no_strict_read() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let leader = cluster.leader();
+    let reader = (leader + 1) % 3;
+    cluster.submit(reader, Request::Fresh);
+    cluster.settle();
+    cluster.crash(reader);
+    cluster.start(reader);
+    cluster.run_for(200);
+    cluster.rule = Box::new(move |_, to, message| match message {
+        message!(Barrier { .. }) if to.index() == reader => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    // The coordinator answers the first request, and the reply is slow.
+    cluster.cut();
+    let before = cluster.nodes[reader].applied();
+    cluster.rule = Box::new(move |_, to, message| match message {
+        message!(Barrier { .. }) | message!(Agreement { .. }) if to.index() == reader => {
+            Fate::HoldBack
+        }
+        _ => Fate::Deliver,
+    });
+    let write = cluster.call(leader, "put x 1");
+    cluster.epoch();
+    assert_eq!(cluster.result(leader, write), "", "acknowledged");
+    let read = cluster.submit(reader, Request::Fresh);
+    cluster.settle();
+    cluster.rule = Box::new(move |_, to, message| match message {
+        message!(Agreement { .. }) if to.index() == reader => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.release();
+    assert_eq!(cluster.nodes[reader].applied(), before, "the write is not on this node yet");
+    assert_eq!(cluster.fresh(reader, read), None, "the read arrived after the write");
+    cluster.heal();
+    cluster.cut();
+    let version = cluster.fresh(reader, read).expect("the next cut releases the read");
+    assert!(version > before);
+    assert_eq!(cluster.value(reader, "x"), "1");
+}
+
+/// Story: a coordinator was cut off with the reader, proposed a cut for its read, and was deposed.
+/// It was elected again, and its lost proposal was of the same run as all later ones, so the read
+/// went on waiting for it. Without writes no later cut ever came.
+#[test]
+fn a_strict_read_asks_again_when_its_coordinator_was_deposed_and_elected_again() {
+    let mut cluster = Cluster::new(5, Options { epoch_ms: 15, ..by_hand() });
+    let old = cluster.leader();
+    let reader = (old + 1) % 5;
+    let is_minority = move |node: usize| node == old || node == reader;
+    cluster.on_words(move |from, to, _| match is_minority(from) == is_minority(to) {
+        true => Fate::Deliver,
+        false => Fate::Lose,
+    });
+    cluster.sent.clear();
+    let read = cluster.submit(reader, Request::Fresh);
+    cluster.run_for(2_000);
+    let is_told = |(_, to, message): &(NodeId, NodeId, Message)| {
+        to.index() == reader && matches!(message, message!(Barrier { .. }))
+    };
+    assert!(cluster.sent.iter().any(is_told), "the read waits for a cut");
+    let deposer = cluster.nodes[(old + 2) % 5].brain.as_ref().map(|brain| brain.status());
+    let deposer = deposer.and_then(|status| status.coordinator).expect("a majority elects one");
+    assert!(!is_minority(deposer.index()), "{deposer} leads the majority");
+    // Only the old coordinator still reaches a majority.
+    cluster.on_words(move |from, to, _| match from == old || to == old {
+        true => Fate::Deliver,
+        false => Fate::Lose,
+    });
+    cluster.run_for(3_000);
+    assert_eq!(cluster.leader(), old, "otherwise, another case is tested");
     assert!(cluster.fresh(reader, read).is_some());
 }
 

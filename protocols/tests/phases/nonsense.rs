@@ -68,8 +68,11 @@ fn message() -> impl Strategy<Value = Message> {
         .prop_map(|(source, from, upto)| message!(Fetch { source, from, upto }));
     let progress = (version(), version(), heads())
         .prop_map(|(applied, durable, heads)| message!(Progress { applied, durable, heads }));
-    let barrier = (any::<u64>(), any::<u64>(), any::<u64>())
-        .prop_map(|(token, incarnation, nonce)| message!(Barrier { token, incarnation, nonce }));
+    let barrier =
+        (any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(token, incarnation, nonce)| {
+            let term = Term::default();
+            message!(Barrier { token, incarnation, nonce, term })
+        });
     let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
         |(transfer, index, is_last, payload)| {
             message!(CheckpointChunk {
@@ -123,12 +126,16 @@ fn record() -> impl Strategy<Value = (Program, ExecutionMode)> {
     let write = (table(), key(), value).prop_map(|(table, key, value)| Write { table, key, value });
     let sets = (prop::collection::vec(point, 0..3), prop::collection::vec(write, 0..3));
     let args = prop_oneof![Just("put a 1"), Just("get b; add a 1"), Just("scan a c"), Just("")];
-    let procedure = prop_oneof![3 => 0u16..2, 1 => any::<u16>()];
+    let procedure = prop_oneof![
+        1 => Just(ProcedureId::of("look")),
+        2 => Just(ProcedureId::of("script")),
+        1 => any::<u32>().prop_map(ProcedureId),
+    ];
     (sets, args, procedure, 0u8..4).prop_map(|((points, writes), args, procedure, how)| {
         let reads = ReadSet { points, ranges: Vec::new() };
         let args = if args.is_empty() { "put a 1" } else { args };
         let args = Bytes::from_static(args.as_bytes());
-        let call = Program::Call { procedure: ProcedureId(procedure), args };
+        let call = Program::Call { procedure, args };
         match how {
             0 => (call, ExecutionMode::Executed { reads, writes }),
             1 => (call, ExecutionMode::Ordered { footprint: None }),

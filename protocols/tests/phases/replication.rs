@@ -342,3 +342,40 @@ fn a_batch_is_as_small_as_it_should_be_however_long_the_keys_are() {
     assert!(sizes.max().unwrap() < 600_000);
     assert_eq!(cluster.everywhere("x"), "49");
 }
+
+/// Story: in the paper's variant only the source learns who has its batches. Two of five nodes, the
+/// sources of two batches, were lost right after a cut. Each survivor lacked one of the batches,
+/// and no survivor knew that another one had it. A replica asked only peers that it knew to have a
+/// batch, so all three waited until somebody wrote again.
+#[test]
+fn survivors_that_were_told_nothing_ask_everyone_for_missing_batches() {
+    let mut cluster = Cluster::new(5, paper_by_hand());
+    let first = cluster.leader();
+    let [second, x, y, z] = [1, 2, 3, 4].map(|n| (first + n) % 5);
+    cluster.rule = Box::new(move |from, to, message| match message {
+        message!(Batch { .. }) if from.index() == first && ![y, z].contains(&to.index()) => {
+            Fate::HoldBack
+        }
+        message!(Batch { .. }) if from.index() == second && ![x, first].contains(&to.index()) => {
+            Fate::HoldBack
+        }
+        _ => Fate::Deliver,
+    });
+    for (source, script) in [(first, "put a 1"), (second, "put b 1")] {
+        cluster.call(source, script);
+        cluster.batch(source);
+    }
+    let before = cluster.nodes[x].applied();
+    cluster.cut();
+    cluster.crash(first);
+    cluster.crash(second);
+    for survivor in [x, y, z] {
+        assert_eq!(cluster.nodes[survivor].applied(), before, "a batch of the cut is missing");
+    }
+    cluster.heal();
+    cluster.run_for(3_000);
+    for survivor in [x, y, z] {
+        let values = ["a", "b"].map(|key| cluster.value(survivor, key));
+        assert_eq!(values, ["1", "1"], "on node {survivor}");
+    }
+}

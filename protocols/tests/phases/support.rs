@@ -10,18 +10,19 @@ pub mod words;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::key::Key;
 use pangea_core::pool::Sequential;
 use pangea_core::protocol::{
     Cx, Durable, Effect, Input, Message as _, Protocol, Request, Setup, Submission,
 };
-use pangea_core::store::{ColdMemory, Store};
+use pangea_core::store::{ColdMemory, RecordHeader, Store, Version};
 use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program};
 use pangea_protocols::minerva::{Minerva, Options};
 
-use super::script::{Runs, TABLE, program, registry};
+use super::script::{Runs, TABLE, newer_registry, program, registry};
 pub use node::Node;
 use transcript::Transcript;
 use words::{Timer, Transcribed};
@@ -55,6 +56,8 @@ pub struct ClusterOf<P: Transcribed> {
     pub options: P::Options,
     /// The bytes of rows that a node keeps in memory, if that is limited.
     pub memory_bytes: Option<usize>,
+    /// A key whose writes fail on all nodes, because each finds a later version there.
+    pub poison: Option<Key>,
     pub transcript: Transcript,
     now: Timestamp,
     tickets: u64,
@@ -94,6 +97,7 @@ impl<P: Transcribed> ClusterOf<P> {
             topology: Arc::new(topology),
             options,
             memory_bytes: None,
+            poison: None,
             transcript: Transcript::default(),
             now: Timestamp::from_us(1),
             tickets: 0,
@@ -132,10 +136,11 @@ impl<P: Transcribed> ClusterOf<P> {
     pub fn start(&mut self, id: usize) {
         self.transcript.act(|| format!("n{id} starts"));
         let runs = Runs::default();
+        let procedures = if self.nodes[id].is_newer { newer_registry } else { registry };
         let setup = Setup {
             me: NodeId(id as u16),
             topology: self.topology.clone(),
-            registry: Arc::new(registry(&runs)),
+            registry: Arc::new(procedures(&runs)),
             options: self.options.clone(),
         };
         let node = &mut self.nodes[id];
@@ -145,6 +150,9 @@ impl<P: Transcribed> ClusterOf<P> {
             None => Store::new(),
             Some(bytes_max) => Store::with_cold(Box::new(ColdMemory::default()), bytes_max),
         });
+        if let Some(key) = &self.poison {
+            node.store.apply(TABLE, key.clone(), later_version());
+        }
         let mut durable =
             Durable { checkpoint: None, records: node.log.clone(), is_replaced: node.is_replaced };
         if let Some((checkpoint, rows)) = &node.checkpoint {
@@ -503,6 +511,12 @@ impl<P: Transcribed> ClusterOf<P> {
     pub fn mark(&self, id: usize, name: &str) -> u64 {
         self.nodes[id].marks.get(name).copied().unwrap_or(0)
     }
+}
+
+/// A version after all that a test writes.
+fn later_version() -> Version {
+    let header = RecordHeader::new(TxnId::new(NodeId(0), 1));
+    Version { version: SnapshotVersion(1 << 40), header, value: None }
 }
 
 /// A topology of `n` regions with one node each.

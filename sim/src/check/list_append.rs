@@ -9,9 +9,9 @@ use std::ops::ControlFlow;
 
 use pangea_core::hash::HashMap;
 use pangea_core::key::KeyRange;
-use pangea_core::workload::Rows;
 use pangea_core::workload::list_append::{LISTS, Op as Called, decode_key, decode_list};
 use pangea_core::workload::list_append::{Read, decode_ops, decode_reads};
+use pangea_core::workload::{Reach, Rows};
 
 use super::observed::{Observed, ended, number};
 use super::{Violation, explain};
@@ -82,17 +82,22 @@ fn ops(called: &[Called], reads: Option<&[Read]>, names: &mut Names) -> Option<V
     let mut ops = Vec::new();
     let mut answers = reads.unwrap_or(&[]).iter();
     for call in called {
-        let (first, count) = match *call {
+        let (first, count, reach) = match *call {
             Called::Append { list, value } => {
                 ops.push(append(names, list, value));
                 continue;
             }
-            Called::Read { list } => (list, 1),
-            Called::ReadRange { first, count } => (first, count),
+            Called::Read { list } => (list, 1, Reach::ALL),
+            Called::ReadRange { first, count, reach } => (first, count, reach),
         };
-        for list in (first..first + count).take_while(|_| reads.is_some()) {
+        let mut found = 0;
+        for list in reach.in_order(first, count).take_while(|_| reads.is_some()) {
             let answer = answers.next().filter(|read| read.list == list)?;
             ops.push(read(names, list, &answer.values));
+            found += u64::from(!answer.values.is_empty());
+            if reach.is_over(found) {
+                break;
+            }
         }
     }
     answers.next().is_none().then_some(ops)

@@ -13,6 +13,7 @@
 pub mod bank;
 pub mod catalog;
 mod certain;
+pub mod commits;
 mod explain;
 mod facts;
 mod graph;

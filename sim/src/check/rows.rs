@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use pangea_core::key::KeyRange;
+use pangea_core::key::{Direction, KeyRange};
 use pangea_core::workload::Rows;
 use pangea_core::workload::registers::{Op as Called, REGISTERS, decode_found, decode_ops};
 use pangea_core::workload::registers::{Registers, decode_row};
@@ -93,15 +93,27 @@ fn operations_of(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, St
                 ops.push(Op::Read { key, seen });
                 ops.extend(is_deleted.then_some(Op::Delete { key }));
             }
-            Called::Scan { first, count } => {
-                let answer = answers.next().ok_or("the answer is too short")?;
-                let is_inside = |(row, _): &(u64, u64)| (first..first + count).contains(row);
+            Called::Scan { first, count, reach } => {
+                let mut answer = answers.next().ok_or("the answer is too short")?;
+                let (is_back, is_early) =
+                    (reach.direction == Direction::Reverse, reach.is_over(answer.len() as u64));
+                // The range is what the scan has visited.
+                let last = answer.last().map(|(row, _)| *row).filter(|_| is_early);
+                let (first, end) = match last {
+                    Some(last) if is_back => (last, first + count),
+                    Some(last) => (first, last + 1),
+                    None => (first, first + count),
+                };
+                if is_back {
+                    answer.reverse();
+                }
+                let is_inside = |(row, _): &(u64, u64)| (first..end).contains(row);
                 let is_in_order = answer.windows(2).all(|pair| pair[0].0 < pair[1].0);
                 if !is_in_order || !answer.iter().all(is_inside) {
                     return Err(format!("a scan of {count} rows from {first} found {answer:?}"));
                 }
                 let bound = |row, names: &mut Names| Some(names.name(number(row)));
-                let (from, to) = (bound(first, names), bound(first + count, names));
+                let (from, to) = (bound(first, names), bound(end, names));
                 ops.push(Op::Scan { range: Range { from, to }, rows: named(&answer, names) });
             }
         }
@@ -212,9 +224,9 @@ mod tests {
     use pangea_core::codec::Writer;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
-    use pangea_core::workload::Call;
     use pangea_core::workload::model::Model;
     use pangea_core::workload::registers::{Mix, encode_ops, key};
+    use pangea_core::workload::{Call, Reach};
 
     fn registers() -> Registers {
         Registers::new(Mix::Ranges, &Default::default()).unwrap()
@@ -257,7 +269,7 @@ mod tests {
     }
 
     const WRITE: Called = Called::Write { row: 1, value: 10 };
-    const SCAN: Called = Called::Scan { first: 0, count: 4 };
+    const SCAN: Called = Called::Scan { first: 0, count: 4, reach: Reach::ALL };
 
     fn with_row_1(value: u64) -> Model {
         let mut model = Model::default();
@@ -282,6 +294,31 @@ mod tests {
         let mut torn = Model::default();
         torn.put(REGISTERS, key(1), Some(vec![1].into()));
         assert_eq!(found(Vec::new(), &torn).unwrap_err().0, "unreadable");
+    }
+
+    /// A row that the scan did not reach may have any value.
+    #[test]
+    fn a_scan_that_ended_early_has_seen_no_more_than_it_visited() {
+        let scan = |direction| {
+            let reach = Reach { direction, rows: Some(1) };
+            Called::Scan { first: 0, count: 4, reach }
+        };
+        let write = |row, version| {
+            operation(&[Called::Write { row, value: row * 10 }], committed(version, &[]))
+        };
+        let end = || {
+            let mut end = with_row_1(10);
+            end.put(REGISTERS, key(2), Some(20_u64.to_le_bytes().to_vec().into()));
+            end
+        };
+        let read = |direction, rows: &[(u64, u64)]| {
+            let reader = operation(&[scan(direction)], read_at(5, &[rows]));
+            found(vec![write(1, 3), write(2, 3), reader], &end())
+        };
+        assert_eq!(read(Direction::Forward, &[(1, 10)]), Ok(()));
+        assert_eq!(read(Direction::Reverse, &[(2, 20)]), Ok(()));
+        assert_eq!(read(Direction::Forward, &[(2, 20)]).unwrap_err().0, "wrong snapshot");
+        assert_eq!(read(Direction::Reverse, &[(1, 10)]).unwrap_err().0, "wrong snapshot");
     }
 
     #[test]

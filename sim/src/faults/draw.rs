@@ -1,5 +1,6 @@
 //! Draws rules from a seed.
 
+use pangea_core::protocol::{Mark, Rarity};
 use pangea_core::time::Span;
 
 use super::{
@@ -26,28 +27,134 @@ const NARROW_BYTES_PER_MS: (u64, u64) = (100, 10_000);
 const LATER: &[FaultKind] = &[FaultKind::FailedCheckpoint];
 const LATER_SHARE: u64 = 4;
 
-/// Draws the rules of a run: at most `faults_max` faults of some of the allowed kinds, all of which
-/// end before `duration`. Kinds that were added later are drawn from `later`, and fewer of them, so
-/// that a seed still draws the same faults of the older kinds.
+/// Kinds that were added last.
+const NEWEST: &[FaultKind] = &[FaultKind::CrashAfterMark, FaultKind::Quiet, FaultKind::Upgrade];
+/// The most of each in a run. Of the waits for a mark, most last until the end of the run.
+const MARKS_MAX: u64 = 12;
+const QUIET_MAX: u64 = 3;
+/// How many of a thousand runs have an upgrade.
+const UPGRADES_PER_MILLE: u64 = 150;
+/// The most disks that are lost besides those among the usual faults.
+const LOSSES_MAX: u64 = 3;
+/// How often a node counts a usual mark before it crashes, at most.
+const MARK_TIMES: u64 = 5;
+/// The number of effects between a mark and the crash, at most.
+const MARK_EFFECTS_MAX: u64 = 20;
+
+/// The generators of a run's faults. Kinds that were added later have their own, so that a seed
+/// still draws the same faults of the older kinds.
+#[derive(Debug)]
+pub struct Dice {
+    /// Draws most kinds.
+    pub usual: SimRng,
+    /// Draws the first kind that was added.
+    pub later: SimRng,
+    /// Draws everything that was added after that.
+    pub newest: SimRng,
+    /// Draws upgrades.
+    pub upgrades: SimRng,
+}
+
+impl Dice {
+    /// The generators of a seed.
+    pub fn of(seed: u64) -> Self {
+        Self {
+            usual: SimRng::fork(seed, "faults", 0),
+            later: SimRng::fork(seed, "later faults", 0),
+            newest: SimRng::fork(seed, "newest faults", 0),
+            upgrades: SimRng::fork(seed, "upgrades", 0),
+        }
+    }
+}
+
+/// Draws the rules of a run: at most `faults_max` faults of some of the allowed kinds, and a few of
+/// the kinds that were added later. All of them end before `duration`.
 pub fn draw(
-    (dice, later): (&mut SimRng, &mut SimRng),
+    dice: &mut Dice,
     allowed: &[FaultKind],
     faults_max: u64,
     nodes: usize,
     duration: Span,
+    marks: &[Mark],
 ) -> Vec<Rule> {
+    let Dice { usual, later, newest, upgrades } = dice;
+    let is_newest = |kind: &FaultKind| NEWEST.contains(kind);
+    let (last, others): (Vec<FaultKind>, Vec<FaultKind>) =
+        allowed.iter().copied().partition(is_newest);
     let (new, old): (Vec<FaultKind>, Vec<FaultKind>) =
-        allowed.iter().copied().partition(|kind| LATER.contains(kind));
-    let mut kinds: Vec<FaultKind> = old.iter().copied().filter(|_| dice.chance(500)).collect();
+        others.iter().copied().partition(|kind| LATER.contains(kind));
+    let mut kinds: Vec<FaultKind> = old.iter().copied().filter(|_| usual.chance(500)).collect();
     if kinds.is_empty() && !old.is_empty() {
-        kinds.push(old[dice.index(old.len())]);
+        kinds.push(old[usual.index(old.len())]);
     }
-    let mut rules = draw_of(dice, &kinds, faults_max, nodes, duration);
+    let mut rules = draw_of(usual, &kinds, faults_max, nodes, duration);
     let is_drawn = |_: &FaultKind| old.is_empty() || later.chance(500);
     let kinds: Vec<FaultKind> = new.into_iter().filter(is_drawn).collect();
     rules.extend(draw_of(later, &kinds, faults_max.div_ceil(LATER_SHARE), nodes, duration));
+    // A lost disk finds more than most faults.
+    if allowed.contains(&FaultKind::DiskLoss) && allowed.len() > 1 && newest.chance(300) {
+        let most = faults_max.min(LOSSES_MAX);
+        rules.extend(draw_of(newest, &[FaultKind::DiskLoss], most, nodes, duration));
+    }
+    for kind in last {
+        if kind == FaultKind::Upgrade {
+            if faults_max > 0 && (others.is_empty() || upgrades.chance(UPGRADES_PER_MILLE)) {
+                rules.extend(draw_one(upgrades, kind, nodes, duration));
+            }
+            continue;
+        }
+        if others.is_empty() || newest.chance(500) {
+            rules.extend(draw_newest(newest, kind, faults_max, nodes, duration, marks));
+        }
+    }
     rules.sort_by_key(|rule| rule.at_ms);
     rules
+}
+
+/// Draws faults of one of the newest kinds.
+fn draw_newest(
+    dice: &mut SimRng,
+    kind: FaultKind,
+    faults_max: u64,
+    nodes: usize,
+    duration: Span,
+    marks: &[Mark],
+) -> Vec<Rule> {
+    if kind == FaultKind::Quiet {
+        return draw_of(dice, &[kind], faults_max.min(QUIET_MAX), nodes, duration);
+    }
+    let rare = marks.iter().filter(|mark| matches!(mark.rarity, Rarity::Rare(_)));
+    let any = marks.iter().filter(|mark| !matches!(mark.rarity, Rarity::Never(_)));
+    let (rare, any): (Vec<&Mark>, Vec<&Mark>) = (rare.collect(), any.collect());
+    if any.is_empty() {
+        return Vec::new();
+    }
+    let all_ms = duration.us / 1_000;
+    let count = dice.between(0, faults_max.min(MARKS_MAX));
+    let rule = |_| {
+        let is_rare = !rare.is_empty() && dice.chance(700);
+        let among = if is_rare { &rare } else { &any };
+        let mark = among[dice.index(among.len())];
+        // A rare mark is hit once, if at all.
+        let is_rare = matches!(mark.rarity, Rarity::Rare(_));
+        let times = if is_rare { 1 } else { dice.between(1, MARK_TIMES) };
+        let node = Target::Node(dice.index(nodes) as u16);
+        let node = dice.chance(250).then_some(node);
+        let after_effects = dice.between(0, MARK_EFFECTS_MAX);
+        let at_ms = dice.between(0, all_ms / 2);
+        let lasts_ms = dice.between(DOWN_MS.0, DOWN_MS.1).min(all_ms - at_ms);
+        let mark = mark.name.to_owned();
+        Rule { at_ms, lasts_ms, fault: Fault::CrashAfterMark { node, mark, times, after_effects } }
+    };
+    (0..count).map(rule).collect()
+}
+
+/// Draws one fault of a kind, in the first half of the run.
+fn draw_one(dice: &mut SimRng, kind: FaultKind, nodes: usize, duration: Span) -> Option<Rule> {
+    let all_ms = duration.us / 1_000;
+    let at_ms = dice.between(0, all_ms / 2);
+    let (fault, lasts_ms) = draw_fault(dice, kind, nodes)?;
+    Some(Rule { at_ms, lasts_ms: lasts_ms.min(all_ms - at_ms), fault })
 }
 
 /// Draws at most `faults_max` faults of these kinds.
@@ -129,6 +236,12 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
             (Fault::SlowProcessor { node, times: dice.between(2, PROCESSOR_TIMES_MAX) }, length_ms)
         }
         FaultKind::FailedCheckpoint => (Fault::FailedCheckpoint { node }, length_ms),
+        FaultKind::Quiet => (Fault::Quiet {}, length_ms),
+        FaultKind::Upgrade => {
+            let (in_order, rolling) = (dice.chance(500), dice.chance(500));
+            (Fault::Upgrade { in_order, rolling }, down_ms.min(DOWN_MS.1))
+        }
+        FaultKind::CrashAfterMark => unreachable!("a mark is drawn with it"),
         FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),
         FaultKind::LyingClock => (Fault::LyingClock { node, by_ms: by_ms() }, length_ms),
     })

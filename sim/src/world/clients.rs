@@ -50,6 +50,8 @@ pub(super) struct Clients {
     list: Vec<Client>,
     tickets: u64,
     prepared: BTreeMap<OpId, Prepared>,
+    /// What the node of a program that only reads had told its clients when the program arrived.
+    floors: BTreeMap<OpId, Promised>,
     /// The number of operations that have not ended.
     pub(super) open: usize,
 }
@@ -60,6 +62,14 @@ struct Client {
     waits_for: Option<OpId>,
     was_refused: bool,
     dice: SimRng,
+}
+
+/// The newest version of which a node has told any client in this life.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promised {
+    /// The store's timeline then: a node may discard what it has told.
+    timeline: u64,
+    version: SnapshotVersion,
 }
 
 /// An interactive transaction that has run on a snapshot and has no answer yet.
@@ -90,7 +100,13 @@ impl Clients {
             was_refused: false,
             dice: SimRng::fork(settings.seed, "client", index as u64),
         });
-        Self { list: list.collect(), tickets: 0, prepared: BTreeMap::new(), open: 0 }
+        Self {
+            list: list.collect(),
+            tickets: 0,
+            prepared: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            open: 0,
+        }
     }
 
     /// The client index of loads in the history, which no client has.
@@ -142,6 +158,9 @@ impl<P: Protocol> World<P> {
         if self.phase != Phase::Working {
             return;
         }
+        if self.faults.are_clients_quiet() {
+            return self.client_next(index, THINK_US_MAX);
+        }
         let nodes = self.nodes.len();
         let client = &mut self.clients.list[index];
         assert!(client.waits_for.is_none(), "a client has one operation at a time");
@@ -182,7 +201,8 @@ impl<P: Protocol> World<P> {
         // Sessions read the local store and are refused while it is incomplete.
         let reads_store = matches!(self.history[op].how, CallKind::Snapshot | CallKind::Certified);
         let is_replaced = self.nodes[node.index()].is_replaced;
-        if !self.is_running(node) || (reads_store && is_replaced) {
+        let is_stopping = self.nodes[node.index()].stop_by.is_some();
+        if !self.is_running(node) || is_stopping || (reads_store && is_replaced) {
             self.send_outcome(op, End::Refused);
             return;
         }
@@ -205,6 +225,9 @@ impl<P: Protocol> World<P> {
         let ticket = Ticket(self.clients.tickets);
         let running = self.nodes[id.index()].running.as_mut();
         running.expect("the caller has checked that the node runs").waiting.insert(ticket, op);
+        if matches!(self.history[op].how, CallKind::Ordered | CallKind::Strict) {
+            self.note_floor(op);
+        }
         self.trace.event(self.now, id, "submit", [ticket.0, op.0 as u64], String::new);
         self.input(id, Input::Submit(vec![Submission { ticket, request }]));
     }
@@ -228,10 +251,42 @@ impl<P: Protocol> World<P> {
         (pin, run)
     }
 
+    /// Notes what a node has told its clients when a program arrives that only reads. Sessions read
+    /// the store past the protocol, which may have told of more: a frozen replica is answered for.
+    fn note_floor(&mut self, op: OpId) {
+        let Operation { node, call, .. } = &self.history[op];
+        let running = self.nodes[node.index()].running.as_ref();
+        if let Some(running) = running.filter(|_| call.is_read_only) {
+            self.clients.floors.insert(op, running.told);
+        }
+    }
+
+    /// Checks that a program that only reads is not answered from a state before one that the node
+    /// had told a client of, unless the node has rolled back since. Notes the answer's version.
+    fn check_told(&mut self, id: NodeId, op: OpId, version: SnapshotVersion) {
+        let floor = self.clients.floors.remove(&op).unwrap_or_default();
+        let running = self.nodes[id.index()].running.as_mut();
+        let running = running.expect("the node runs, because it answers");
+        let timeline = running.store.timeline();
+        if running.told.timeline != timeline {
+            running.told = Promised { timeline, version: SnapshotVersion::ZERO };
+        }
+        running.told.version = running.told.version.max(version);
+        if floor.timeline == timeline && version < floor.version {
+            let story = format!(
+                "T{} at {id} only reads, and was answered from {version}, although {id} had told a \
+                 client of {} before",
+                op.0, floor.version
+            );
+            self.violate("reads go back", story);
+        }
+    }
+
     fn read_now(&mut self, op: OpId) {
         let (pin, run) = self.run_on_snapshot(op);
         assert!(run.writes.is_empty(), "a program that is declared read-only has written");
         let version = pin.version();
+        self.check_told(self.history[op].node, op, version);
         self.master_terms.on_answer(self.history[op].node, op, version);
         let end = match run.result {
             Ok(result) => End::Read { version, result },
@@ -281,6 +336,7 @@ impl<P: Protocol> World<P> {
             // A transaction that read one snapshot and wrote no row is serializable as it is.
             let prepared =
                 self.clients.prepared.remove(&op).expect("the operation was found above");
+            self.check_told(node, op, version);
             self.master_terms.on_answer(node, op, version);
             self.send_outcome(op, End::Read { version, result: prepared.result });
             return;
@@ -313,6 +369,7 @@ impl<P: Protocol> World<P> {
         let prepared = self.clients.prepared.remove(&op);
         let end = match outcome {
             Outcome::Committed { txn, version, result } => {
+                self.check_told(id, op, version);
                 self.master_terms.on_answer(id, op, version);
                 let result = prepared.map_or(result, |prepared| prepared.result);
                 End::Committed { txn, version, result }
@@ -363,6 +420,7 @@ impl<P: Protocol> World<P> {
     /// Ends a submitted operation whose node stopped.
     pub(super) fn lose_operation(&mut self, op: OpId) {
         self.clients.prepared.remove(&op);
+        self.clients.floors.remove(&op);
         let end = match self.history[op].how {
             CallKind::Ordered | CallKind::Certified => End::Ambiguous,
             CallKind::Strict | CallKind::Snapshot => End::Refused,

@@ -1,13 +1,14 @@
 //! Carries out rules: begins and ends faults.
 
+use std::collections::BTreeMap;
+
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Lane, Protocol};
 use pangea_core::time::{Span, Timestamp};
 
 use super::network::LANES;
 use super::{Event, World};
-use crate::faults::{self, Fault, Role, Rule, Target};
-use crate::rng::SimRng;
+use crate::faults::{self, Dice, Fault, FaultKind, Role, Rule, Target};
 use crate::trace::Outside;
 
 /// The end of a fault.
@@ -30,21 +31,81 @@ pub(super) enum FaultEnd {
     SlowProcessor(NodeId),
     /// Restores the clock's previous error.
     Clock { node: NodeId, by_us: i64, is_known: bool },
+    /// Lets clients begin transactions.
+    Quiet,
     /// Ends all faults.
     Heal,
 }
 
 /// The rules of a run, and a generator for the choices that they leave open.
 pub(super) struct Faults {
-    pub(super) dice: SimRng,
+    pub(super) dice: Dice,
     pub(super) rules: Vec<Rule>,
     heal_at: Timestamp,
+    waits: Vec<MarkWait>,
+    /// The number of active faults that keep clients from beginning anything.
+    quiet: u32,
+}
+
+/// A crash that waits for a mark.
+struct MarkWait {
+    node: Option<NodeId>,
+    mark: String,
+    times: u64,
+    /// How often each node has counted the mark.
+    counted: BTreeMap<NodeId, u64>,
+    after_effects: u64,
+    down: Span,
+}
+
+impl MarkWait {
+    /// Counts a mark of a node, and returns whether the node is to crash.
+    fn count(&mut self, id: NodeId, mark: &str) -> bool {
+        if self.mark != mark || self.node.is_some_and(|node| node != id) {
+            return false;
+        }
+        let counted = self.counted.entry(id).or_default();
+        *counted += 1;
+        *counted >= self.times
+    }
 }
 
 impl Faults {
-    pub(super) fn new(dice: SimRng) -> Self {
-        Self { dice, rules: Vec::new(), heal_at: Timestamp::default() }
+    pub(super) fn new(seed: u64) -> Self {
+        let (dice, heal_at) = (Dice::of(seed), Timestamp::default());
+        Self { dice, rules: Vec::new(), heal_at, waits: Vec::new(), quiet: 0 }
     }
+
+    fn wait_for(
+        &mut self,
+        (mark, times): (String, u64),
+        node: Option<NodeId>,
+        after_effects: u64,
+        down: Span,
+    ) {
+        let counted = BTreeMap::new();
+        self.waits.push(MarkWait { node, mark, times, counted, after_effects, down });
+    }
+
+    /// Whether clients begin nothing.
+    pub(super) fn are_clients_quiet(&self) -> bool {
+        self.quiet > 0
+    }
+}
+
+/// Checks that the protocol has all marks that faults wait for.
+///
+/// # Errors
+/// The mark that it does not have.
+pub(super) fn check_marks<'a, P: Protocol>(
+    mut rules: impl Iterator<Item = &'a Rule>,
+) -> Result<(), String> {
+    rules.try_for_each(|rule| {
+        let Fault::CrashAfterMark { mark, .. } = &rule.fault else { return Ok(()) };
+        let is_known = P::MARKS.iter().any(|it| it.name == mark);
+        let why = || format!("a fault waits for {mark:?}, which is not a mark of {}", P::NAME);
+        is_known.then_some(()).ok_or_else(why)
+    })
 }
 
 impl<P: Protocol> World<P> {
@@ -53,9 +114,8 @@ impl<P: Protocol> World<P> {
         self.faults.heal_at = heal_at;
         let (settings, nodes) = (&self.settings, self.nodes.len());
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
-        let later = &mut SimRng::fork(settings.seed, "later faults", 0);
         // Rules are drawn even if they are given, so that drawn and given rules make the same run.
-        let drawn = faults::draw((dice, later), &settings.faults, most, nodes, settings.duration);
+        let drawn = faults::draw(dice, &settings.faults, most, nodes, settings.duration, P::MARKS);
         self.faults.rules = settings.rules.clone().unwrap_or(drawn);
         if !self.faults.rules.is_empty() {
             self.network.worsen();
@@ -70,7 +130,10 @@ impl<P: Protocol> World<P> {
     pub(super) fn on_break(&mut self, index: usize) {
         let Rule { lasts_ms, fault, .. } = self.faults.rules[index].clone();
         let kind = fault.kind(self.nodes.len());
-        *self.counts.faults.entry(kind.name()).or_default() += 1;
+        if kind != FaultKind::CrashAfterMark {
+            // That kind counts when a node crashes, which may be never.
+            *self.counts.faults.entry(kind.name()).or_default() += 1;
+        }
         let numbers = [kind as u64, lasts_ms];
         self.trace.event(self.now, Outside, "fault", numbers, || format!("{fault:?}"));
         let ends = (self.now + Span::from_ms(lasts_ms)).min(self.faults.heal_at).max(self.now);
@@ -105,25 +168,25 @@ impl<P: Protocol> World<P> {
             }
             Fault::FullStop {} => {
                 for node in self.topology.clone().node_ids() {
-                    let down = self.faults.dice.between(0, ends.since(self.now).us);
+                    let down = self.faults.dice.usual.between(0, ends.since(self.now).us);
                     self.crash(node, Span::from_us(down));
                 }
                 None
             }
-            Fault::Cut { from, to, one_way } => {
-                let ways = |from: &[u16], to: &[u16]| {
-                    let pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
-                    pairs.map(|(a, b)| (NodeId(a), NodeId(b))).collect::<Vec<_>>()
-                };
-                let mut cut = ways(&from, &to);
-                if !one_way {
-                    cut.extend(ways(&to, &from));
-                }
-                for &(from, to) in &cut {
-                    self.block(from, to);
-                }
-                Some(FaultEnd::Unblock(cut, LANES.to_vec()))
+            Fault::CrashAfterMark { node, mark, times, after_effects } => {
+                let node = node.map(|node| self.target(node));
+                self.faults.wait_for((mark, times), node, after_effects, ends.since(self.now));
+                None
             }
+            Fault::Quiet {} => {
+                self.faults.quiet += 1;
+                Some(FaultEnd::Quiet)
+            }
+            Fault::Upgrade { in_order, rolling } => {
+                self.begin_upgrade(in_order, rolling, ends.since(self.now));
+                None
+            }
+            Fault::Cut { from, to, one_way } => Some(self.cut(&from, &to, one_way)),
             Fault::Flap { between: [a, b], times } => {
                 let each = ends.since(self.now).us / times.max(1);
                 for time in 0..times {
@@ -147,6 +210,21 @@ impl<P: Protocol> World<P> {
             }
             fault => self.break_node(fault, ends),
         }
+    }
+
+    fn cut(&mut self, from: &[u16], to: &[u16], one_way: bool) -> FaultEnd {
+        let ways = |from: &[u16], to: &[u16]| {
+            let pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
+            pairs.map(|(a, b)| (NodeId(a), NodeId(b))).collect::<Vec<_>>()
+        };
+        let mut cut = ways(from, to);
+        if !one_way {
+            cut.extend(ways(to, from));
+        }
+        for &(from, to) in &cut {
+            self.block(from, to);
+        }
+        FaultEnd::Unblock(cut, LANES.to_vec())
     }
 
     /// Begins a fault of a node's disk, processor or clock.
@@ -189,6 +267,9 @@ impl<P: Protocol> World<P> {
             | Fault::DiskLoss { .. }
             | Fault::BitFlip { .. }
             | Fault::FullStop {}
+            | Fault::CrashAfterMark { .. }
+            | Fault::Quiet {}
+            | Fault::Upgrade { .. }
             | Fault::Cut { .. }
             | Fault::Flap { .. }
             | Fault::SlowLink { .. }
@@ -231,8 +312,26 @@ impl<P: Protocol> World<P> {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
                 self.network.heal();
                 self.nodes.iter_mut().for_each(|node| node.crash_after = None);
+                self.faults.waits.clear();
             }
+            FaultEnd::Quiet => self.faults.quiet -= 1,
         }
+    }
+
+    /// Counts a mark of a node. The node is about to crash if a fault has waited for that.
+    pub(super) fn on_mark(&mut self, id: NodeId, mark: &'static str) {
+        *self.counts.marks.entry(mark).or_default() += 1;
+        let (mut due, waits) = (None, &mut self.faults.waits);
+        waits.retain_mut(|wait| {
+            let is_due = wait.count(id, mark);
+            due = if is_due { Some((wait.after_effects, wait.down)) } else { due };
+            !is_due
+        });
+        let Some((after_effects, down)) = due else { return };
+        let kind = FaultKind::CrashAfterMark;
+        *self.counts.faults.entry(kind.name()).or_default() += 1;
+        self.trace.event(self.now, id, "after mark", [after_effects, down.us], || mark.to_owned());
+        self.nodes[id.index()].crash_after = Some((after_effects, down));
     }
 
     fn target(&self, target: Target) -> NodeId {

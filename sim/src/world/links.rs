@@ -61,7 +61,7 @@ impl<P: Protocol> World<P> {
     pub(super) fn block(&mut self, from: NodeId, to: NodeId) {
         LANES.iter().for_each(|&lane| self.network.block(from, to, lane));
         let connection = self.network.connection(from, to);
-        let patience = self.faults.dice.between(KEEP_ALIVE_US.0, KEEP_ALIVE_US.1);
+        let patience = self.faults.dice.usual.between(KEEP_ALIVE_US.0, KEEP_ALIVE_US.1);
         let at = self.now + Span::from_us(patience);
         self.queue.push(at, Event::KeepAlive { a: from, b: to, connection });
     }
@@ -87,7 +87,7 @@ impl<P: Protocol> World<P> {
             .event(self.now, a, "lost", [u64::from(b.0), connection.0], || format!("link to {b}"));
         let mut noticed = self.now;
         for (me, peer) in [(a, b), (b, a)] {
-            let at = self.now + Span::from_us(self.faults.dice.between(0, NOTICE_US_MAX));
+            let at = self.now + Span::from_us(self.faults.dice.usual.between(0, NOTICE_US_MAX));
             noticed = noticed.max(at);
             self.queue.push(at, Event::NoticeLoss { me, peer, connection });
         }
@@ -111,7 +111,7 @@ impl<P: Protocol> World<P> {
     /// Schedules an attempt to connect two nodes.
     pub(super) fn connect_after(&mut self, a: NodeId, b: NodeId, wait: Span) {
         let attempt = self.network.new_attempt(a, b);
-        let backoff = self.faults.dice.between(BACKOFF_US.0, BACKOFF_US.1);
+        let backoff = self.faults.dice.usual.between(BACKOFF_US.0, BACKOFF_US.1);
         let (there, back) = (self.network.delay(a, b), self.network.delay(b, a));
         let at = self.now + wait + there + back + Span::from_us(backoff);
         self.queue.push(at, Event::Connect { a, b, attempt });

@@ -15,17 +15,21 @@
 //!
 //! `node` runs protocol steps and carries effects out. `links` manages connections. `network`
 //! decides when a message arrives. `clients` invokes operations and records results. `faults`
-//! begins and ends faults. `watch` advances the phases and compares replicas.
+//! begins and ends faults. `losses` are repaired by a new node. `upgrade` restarts nodes with other
+//! programs. `watch` advances the phases and compares replicas. `steps` limits how long a step is.
 
 mod clients;
 mod cold;
 mod faults;
 mod links;
+mod losses;
 mod master_terms;
 mod network;
 mod node;
 mod pool;
 mod queue;
+mod steps;
+mod upgrade;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -54,9 +58,13 @@ use master_terms::MasterTerms;
 use network::{ConnectionId, Flight, Network};
 use node::Node;
 use queue::Queue;
+use upgrade::Upgrade;
 
 /// The maximum number of events in a run, far above any normal run, so that a livelock ends.
 const EVENTS_MAX: u64 = 50_000_000;
+
+/// Marks of replicas that need help, which none does without a fault.
+const OF_TROUBLE: [&str; 2] = ["inputs.checkpoint_requested", "inputs.frozen_together"];
 
 /// YCSB in simulation: few rows, so that clients conflict.
 const YCSB_ROWS: u64 = 200;
@@ -99,6 +107,8 @@ enum Event<P: Protocol> {
     Lose { a: NodeId, b: NodeId },
     /// A fault ends.
     FaultEnd(FaultEnd),
+    /// The operator who upgrades the nodes looks after them.
+    Operator,
     /// The watch checks progress.
     Watch,
 }
@@ -126,10 +136,13 @@ pub struct World<P: Protocol> {
     network: Network,
     clients: Clients,
     faults: Faults,
+    upgrade: Upgrade,
     history: History,
     trace: Trace,
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
+    /// What replicas agree on besides rows: see [`Protocol::agreed`].
+    agreed: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
     master_terms: MasterTerms,
     /// The whole history in the recorded form, once the run has ended.
@@ -166,6 +179,7 @@ impl<P: Protocol> World<P> {
             topology = topology.divided(workload.partitions(settings.shards));
         }
         P::check_options(options, &topology)?;
+        faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
         let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
         let mut world = Self {
@@ -178,11 +192,13 @@ impl<P: Protocol> World<P> {
             nodes,
             network: Network::new(&topology, SimRng::fork(seed, "network", 0)),
             clients: Clients::new(settings, &workload, &topology),
-            faults: Faults::new(SimRng::fork(seed, "faults", 0)),
+            faults: Faults::new(seed),
+            upgrade: Upgrade::default(),
             history: History::default(),
             trace: Trace::new(settings.lines),
             counts: Counts::default(),
             digests: BTreeMap::new(),
+            agreed: BTreeMap::new(),
             watch: watch::Watch::default(),
             master_terms: MasterTerms::new(topology.node_count(), settings.shards > 1),
             recorded: None,
@@ -241,6 +257,7 @@ impl<P: Protocol> World<P> {
             Event::Break(rule) => self.on_break(rule),
             Event::Lose { a, b } => self.lose(a, b),
             Event::FaultEnd(end) => self.on_fault_end(end),
+            Event::Operator => self.on_operator(),
             Event::Watch => self.on_watch(),
         }
     }
@@ -256,13 +273,32 @@ impl<P: Protocol> World<P> {
         let real_time = self.settings.real_time;
         let kept = self.master_terms.surviving_history(&self.history);
         let checked = check::history(&self.workload, &kept, &rows, real_time);
-        let sound = self.workload.check(&rows);
+        let sound = self.check_end(&kept, &rows);
         self.recorded = checked.recorded;
-        if let Err(violation) = sound {
-            return Some(Violation::new("workload", "final state", violation.to_string()));
-        }
         self.counts.undecided += u64::from(checked.is_open);
-        checked.violation
+        sound.err().or(checked.violation).or_else(|| self.check_marks())
+    }
+
+    /// Checks the final rows by themselves and against the acknowledged commits.
+    fn check_end(&self, kept: &History, rows: &dyn workload::Rows) -> Result<(), Violation> {
+        let report = self.workload.check(rows).map_err(|violation| {
+            Violation::new("workload", "final state", violation.to_string())
+        })?;
+        check::commits::check_numbers(kept)?;
+        check::commits::check_rows(&self.workload, kept, rows, &report)
+    }
+
+    /// Returns a mark that no run should hit: a replica received an invalid message, or needed help
+    /// although nothing had failed.
+    fn check_marks(&self) -> Option<Violation> {
+        let is_hit = |name: &&&str| self.counts.mark(name) > 0;
+        // With drawn faults, of which there may be none, limits are so low that a slow link is
+        // trouble enough.
+        let is_calm = self.faults.rules.is_empty() && self.settings.faults.is_empty();
+        let trouble = if is_calm { OF_TROUBLE.iter().find(is_hit).copied() } else { None };
+        let name = self.counts.nonsense().or(trouble)?;
+        let count = self.counts.mark(name);
+        Some(Violation::new("mark", name, format!("hit {count} times, which no run may")))
     }
 
     /// Returns a store of a shard; by now all of its nodes that were not destroyed are identical.

@@ -9,14 +9,16 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Chosen, ColdMemory, Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::clients::Promised;
 use super::pool::Workers;
+use super::steps::StepTxns;
 use super::{Event, World};
 use crate::clock::Clock;
 use crate::disk::{Disk, Rows};
@@ -58,18 +60,24 @@ pub(super) struct Node<P: Protocol> {
     pub(super) running: Option<Running<P>>,
     /// Whether the node was stopped permanently.
     pub(super) is_destroyed: bool,
+    /// The version of its program: the number of procedures that were added.
+    pub(super) program: u32,
+    /// Whether the node has stopped because it needs another program.
+    pub(super) has_refused: bool,
+    /// The node is being stopped in order, until this time at most.
+    pub(super) stop_by: Option<Timestamp>,
     /// Whether the node replaces one whose disk was lost and has not yet rejoined.
     pub(super) is_replaced: bool,
     /// Whether the node has ever published a version, which ends its part in the cluster's first
     /// start.
     pub(super) has_begun: bool,
     /// The log's records before a bit flipped; the next start must detect the damage.
-    damaged: Option<Vec<(LogPosition, Bytes)>>,
-    disk: Disk,
+    pub(super) damaged: Option<Vec<(LogPosition, Bytes)>>,
+    pub(super) disk: Disk,
     workers: Workers,
     pub(super) clock: Clock,
     protocol_dice: SimRng,
-    disk_dice: SimRng,
+    pub(super) disk_dice: SimRng,
     processor_dice: SimRng,
     /// The number of effects before the node crashes, and its downtime.
     pub(super) crash_after: Option<(u64, Span)>,
@@ -111,6 +119,7 @@ pub(super) struct Running<P: Protocol> {
     pub(super) chosen: Option<Chosen>,
     pub(super) steps: u64,
     pub(super) waiting: BTreeMap<Ticket, OpId>,
+    pub(super) told: Promised,
 }
 
 impl<P: Protocol> Node<P> {
@@ -125,6 +134,9 @@ impl<P: Protocol> Node<P> {
             life: 0,
             running: None,
             is_destroyed: false,
+            program: 0,
+            has_refused: false,
+            stop_by: None,
             is_replaced: false,
             has_begun: false,
             damaged: None,
@@ -154,8 +166,9 @@ impl<P: Protocol> Node<P> {
         self.running.as_ref().map(|running| &running.store)
     }
 
-    /// Runs the protocol on its next input, and returns the processor time of the step.
-    fn step(&mut self, now: Timestamp) -> Span {
+    /// Runs the protocol on its next input, and returns the processor time of the step and the
+    /// number of its transactions.
+    fn step(&mut self, now: Timestamp) -> (Span, u64) {
         let running = self.running.as_mut().expect("only a running node takes steps");
         let input = running.inbox.pop_front().expect("a node wakes up for an input");
         let clock = self.clock.reading(now);
@@ -163,9 +176,10 @@ impl<P: Protocol> Node<P> {
             // An earlier step may have cleared the timer or set it to a later time.
             match running.timers.get(timer) {
                 Some((_, at)) if *at <= clock.at => running.timers.remove(timer),
-                _ => return Span::ZERO,
+                _ => return (Span::ZERO, 0),
             };
         }
+        let is_restart = matches!(input, Input::Restart(_));
         let submissions = match &input {
             Input::Submit(submissions) => submissions.len() as u64,
             _ => 0,
@@ -174,7 +188,9 @@ impl<P: Protocol> Node<P> {
         let gets = running.cold.gets();
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
-        let mut cx = Cx::new(clock, rng, &running.store, &self.workers, log_head, effects);
+        let txns = StepTxns::default();
+        let mut cx =
+            Cx::new(clock, rng, &running.store, &self.workers, log_head, effects).metered(&txns);
         running.protocol.step(&mut cx, input);
         running.log_head = cx.log_head();
         running.protocol.invariants();
@@ -187,7 +203,10 @@ impl<P: Protocol> Node<P> {
         let us = self.processor_dice.between(work, 2 * work) * self.processor_slowness + hiccup;
         let stalled = (running.cold.gets() - gets) * self.cold_us;
         running.turn_clock();
-        Span::from_us(us + stalled.min(COLD_US_MAX) + std::mem::take(&mut self.pause).us)
+        let took =
+            Span::from_us(us + stalled.min(COLD_US_MAX) + std::mem::take(&mut self.pause).us);
+        // A replay of the log delays nothing: no peer has an answer of this run yet.
+        (took, if is_restart { 0 } else { txns.count() })
     }
 }
 
@@ -208,12 +227,14 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
+        node.has_refused = false;
         self.master_terms.histories.on_start(id);
         let node = &mut self.nodes[id.index()];
         node.clock.restart();
         if let Some(before) = node.damaged.take() {
             self.notice_damage(id, &before);
         }
+        let registry = self.registry_of(self.nodes[id.index()].program);
         let node = &mut self.nodes[id.index()];
         let (store, cold) = node.new_store();
         let recovered = node.disk.recover(store);
@@ -222,7 +243,7 @@ impl<P: Protocol> World<P> {
         let setup = Setup {
             me: id,
             topology: self.topology.clone(),
-            registry: self.registry.clone(),
+            registry,
             options: self.options.clone(),
         };
         let records = durable.records.len() as u64;
@@ -242,6 +263,7 @@ impl<P: Protocol> World<P> {
             chosen: None,
             steps: 0,
             waiting: BTreeMap::new(),
+            told: Promised::default(),
         });
         let numbers = [node.disk.head().0, records];
         self.trace.event(self.now, id, "start", numbers, || format!("{records} records"));
@@ -256,6 +278,7 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         node.crash_after = None;
         node.held_fsync = None;
+        node.stop_by = None;
         let Some(running) = node.running.take() else { return };
         node.life += 1;
         let lost = node.disk.crash(&mut node.disk_dice);
@@ -273,79 +296,6 @@ impl<P: Protocol> World<P> {
         }
         let life = self.nodes[id.index()].life;
         self.queue.push(self.now + down, Event::Start { node: id, life });
-    }
-
-    /// Stops the node permanently. Skipped if its group would lose its majority, or if a node of
-    /// the group has not begun, because the first start needs all nodes.
-    pub(super) fn destroy(&mut self, id: NodeId) {
-        let group = self.topology.group(self.topology.nodes[id.index()].shard);
-        let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
-        let gone = group.nodes().iter().filter(is_gone).count();
-        let has_begun = |node: &NodeId| self.nodes[node.index()].has_begun;
-        if !group.nodes().iter().all(has_begun) {
-            return;
-        }
-        if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
-            || gone + group.topology.majority() >= group.nodes().len()
-        {
-            return;
-        }
-        self.crash(id, Span::ZERO);
-        let node = &mut self.nodes[id.index()];
-        node.is_destroyed = true;
-        // Invalidates the pending event that would start the node.
-        node.life += 1;
-    }
-
-    /// Whether the cluster survives the loss of a node's disk. It cannot distinguish a node that
-    /// lost its disk during the first start from one that has never started.
-    fn can_lose_disk(&self) -> bool {
-        let is_whole = |node: &Node<P>| {
-            node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
-        };
-        let group = self.topology.group(ShardId(0));
-        P::REJOINS && group.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
-    }
-
-    /// Stops the node and discards its disk.
-    pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
-            return;
-        }
-        self.crash(id, down);
-        self.replace(id);
-    }
-
-    /// Stops the node and flips a durable bit of its log.
-    pub(super) fn flip_bit(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
-            return;
-        }
-        self.crash(id, down);
-        let node = &mut self.nodes[id.index()];
-        node.damaged = node.disk.flip_bit(&mut node.disk_dice);
-    }
-
-    /// The node starts and must detect that its log is damaged.
-    fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
-        match self.nodes[id.index()].disk.recover(Store::new()) {
-            // The bit is in an unused place.
-            Ok((durable, _)) if durable.records == before => {}
-            Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
-            Err(error) => {
-                self.trace.event(self.now, id, "damaged", [0, 0], || error);
-                self.replace(id);
-            }
-        }
-    }
-
-    /// Replaces the node by one with an empty disk.
-    fn replace(&mut self, id: NodeId) {
-        let node = &mut self.nodes[id.index()];
-        (node.disk, node.is_replaced) = (Disk::default(), true);
-        self.counts.replaced += 1;
-        self.master_terms.histories.on_disk_lost(id);
-        self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
     /// Queues an input at a node, if it is running.
@@ -370,8 +320,9 @@ impl<P: Protocol> World<P> {
         let now = self.now;
         let node = &mut self.nodes[id.index()];
         match panic_capture::panics(AssertUnwindSafe(|| node.step(now))) {
-            Ok(cost) => {
+            Ok((cost, txns)) => {
                 self.counts.steps += 1;
+                self.note_step(id, txns);
                 self.queue.push(now + cost, Event::Effects { node: id, life });
                 self.watch_version(id);
             }
@@ -388,6 +339,10 @@ impl<P: Protocol> World<P> {
                 return;
             }
             self.effect(id, life, effect);
+            if self.alive(id, life).is_none() {
+                // It has stopped itself.
+                return;
+            }
         }
         self.start_fsync(id, life);
         let now = self.now;
@@ -460,9 +415,9 @@ impl<P: Protocol> World<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.on_master_term(id, (shard, from), master_term, is_final);
             }
-            Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
+            Effect::Stop { reason } => self.on_stopped(id, &reason),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
-                *self.counts.marks.entry(name).or_default() += 1;
+                self.on_mark(id, name);
             }
             Effect::Mark(name) => {
                 self.violate("mark", format!("{name:?} is not a mark of the protocol"));

@@ -1,7 +1,8 @@
 //! Advances the phases of a run and checks that replicas are identical.
 //!
 //! Replicas are compared by the digest of their tables: at sampled versions whenever a replica
-//! publishes one, and at the end, when no work is in flight.
+//! publishes one, and at the end, when no work is in flight. At each version, they are also
+//! compared by what they agree on besides: the configuration and the heads.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Protocol;
@@ -101,8 +102,11 @@ impl<P: Protocol> World<P> {
             return;
         }
         let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target)
-            && !self.nodes.iter().any(|node| node.is_replaced);
+            && !self.nodes.iter().any(|node| node.is_replaced)
+            && !self.is_upgrading();
         if has_caught_up && self.are_replicas_equal() {
+            let nodes = self.topology.clone();
+            nodes.node_ids().for_each(|id| self.compare_agreed(id));
             self.phase = Phase::Done;
             self.trace.event(self.now, Outside, "done", [self.watch.target.0, 0], String::new);
             return;
@@ -153,9 +157,27 @@ impl<P: Protocol> World<P> {
         digests.windows(2).all(|pair| pair[0].0 != pair[1].0)
     }
 
-    /// Handles a newly published version: at sampled versions, compares the node with other
-    /// replicas.
+    /// Compares what a node and the other replicas of its shard agree on besides the rows, such as
+    /// the configuration, with the first that was at the same version.
+    fn compare_agreed(&mut self, id: NodeId) {
+        let Some(running) = &self.nodes[id.index()].running else { return };
+        let Some((version, agreed)) = running.protocol.agreed() else { return };
+        let place = (self.topology.nodes[id.index()].shard, version);
+        let (first, other) = *self.agreed.entry(place).or_insert((id, agreed));
+        if other != agreed && version > SnapshotVersion::ZERO {
+            let members = running.protocol.status().members;
+            let story = format!(
+                "at {version} {id} has another configuration or other heads than {first} had; its \
+                 members are {members:?}"
+            );
+            self.violate("replicas", story);
+        }
+    }
+
+    /// Handles a newly published version: compares the node with other replicas, their rows at
+    /// sampled versions only.
     pub(super) fn on_published(&mut self, id: NodeId, version: SnapshotVersion) {
+        self.compare_agreed(id);
         let every = match self.workload {
             Workload::Ycsb(_) | Workload::Tpcc(_) => 128,
             _ => 4,

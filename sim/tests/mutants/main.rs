@@ -1,4 +1,5 @@
 //! Runs with planted bugs, which need the feature `planted`.
 
+mod kinds;
 mod planted;
 mod shrink;

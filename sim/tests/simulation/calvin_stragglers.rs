@@ -93,7 +93,8 @@ fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahea
     assert!(report.counts.mark("inputs.waits_for_others") > 0, "{report}");
     // Nodes of the shard itself may name its coordinator.
     let all = [0, 1, 2, 3, 4, 5];
-    are_named(&report, &all, &[1, 3, 5], &["slices", "rows", "results", "cuts"]);
+    let what = ["slices", "rows", "results", "cuts", "acknowledgements"];
+    are_named(&report, &all, &[1, 3, 5], &what);
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
         (Mix::LongFork, "G-nonadjacent"),
         (Mix::WriteSkew, "G-single"),
         (Mix::Cycle, "G1c"),
-        (Mix::Ranges, "G2"),
+        (Mix::Ranges, "G2-item"),
     ] {
         let (mut ambiguous, mut broken, mut found) = (0, 0, BTreeSet::new());
         for seed in 0..SEEDS {

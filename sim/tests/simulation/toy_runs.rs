@@ -53,6 +53,8 @@ fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
         (Bug::ForgetOrdered, &["workload"]),
         (Bug::NoCatchUp, &["liveness"]),
         (Bug::AnswerEarly, &["unreadable"]),
+        (Bug::Nonsense, &["malformed"]),
+        (Bug::OtherMembers, &["replicas"]),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)
             .filter_map(|seed| toy(&settings(seed, "list-append"), bug).violation)
@@ -72,7 +74,7 @@ fn every_mistake_shows_in_registers_and_rows_too() {
         (Bug::KeepAborted, "register", &["G1a"][..]),
         (Bug::StaleFresh, "long-fork", &["G-single-realtime"][..]),
         (Bug::CertifyWritesAlone, "write-skew", &["G2-item"]),
-        (Bug::CertifyWritesAlone, "cycle", &["G2-item"]),
+        (Bug::CertifyWritesAlone, "cycle", &["G2-item", "G2-item-realtime"]),
         (Bug::CertifyWritesAlone, "ranges", &["G2", "G2-item"]),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)

@@ -1,12 +1,13 @@
 //! Execution of one job: the context that confines a program to its footprint.
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::extent::locked_part;
 use super::schedule::Locks;
 use super::{Job, ResultDetail};
 use crate::exec::call::{call, gather, gave_up, is_bulk};
-use crate::exec::certify::{Change, CurrentState, CurrentVersion, first_change};
+use crate::exec::certify::{Change, CurrentState, CurrentVersion, VisitState, first_change};
 use crate::exec::merge::{self, Overlaid};
 use crate::exec::remote_rows::RemoteRows;
 use crate::exec::size::{bytes_of, check_bytes, check_result, in_few_words, writes_bytes};
@@ -123,7 +124,24 @@ impl Runner<'_> {
         }
     }
 
+    /// Runs a job. A panic of the engine is not an abort: it goes on, with the name of the
+    /// transaction.
     fn attempt(
+        &self,
+        place: usize,
+        footprint: Option<&Footprint>,
+        remote_inputs: Option<&RemoteInputs<'_>>,
+        scratch: &mut Scratch,
+    ) -> Attempt {
+        let run = || self.run_job(place, footprint, remote_inputs, scratch);
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            resume_unwind(Box::new(format!("{text}, in transaction {}", self.jobs[place].txn)))
+        })
+    }
+
+    fn run_job(
         &self,
         place: usize,
         footprint: Option<&Footprint>,
@@ -271,13 +289,9 @@ impl CurrentState for Runner<'_> {
         found.map_or(CurrentVersion::ABSENT, |found| self.standing(&found))
     }
 
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)> {
-        let mut rows = Vec::new();
-        self.store.scan_heads(table, range, self.version, |key, found| {
-            rows.push((key.clone(), self.standing(found)));
-            ControlFlow::Continue(())
-        });
-        rows
+    fn range(&self, table: TableId, range: &KeyRange, visit: &mut VisitState<'_>) {
+        self.store
+            .scan_heads(table, range, self.version, |key, found| visit(key, self.standing(found)));
     }
 }
 
@@ -388,7 +402,7 @@ impl Context for Locked<'_> {
         };
         let (store, at) = (self.runner.store, self.runner.version);
         store.show(self.written);
-        let has_broken = merge::scan(store, at, within, &above, |key, version, above| {
+        let has_broken = merge::scan(store, at, within, above, |key, version, above| {
             let value = match above {
                 Some(above) => above.value.as_ref(),
                 None => version.and_then(|version| version.value.as_ref()),

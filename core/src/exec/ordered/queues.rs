@@ -11,6 +11,10 @@
 //! A request waits for all earlier requests that conflict with it and never for a later one, so
 //! deadlocks are impossible. The cost of a release does not depend on the number of waiting
 //! requests.
+//!
+//! The ranges of one table are compared one by one: n waiting requests with different ranges cost n
+//! squared comparisons, and as many waits if the ranges overlap and some write. Only the number of
+//! transactions that a shard begins at a time limits it.
 
 use std::collections::{BTreeMap, VecDeque};
 

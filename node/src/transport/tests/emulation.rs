@@ -8,6 +8,8 @@ use crate::transport::LinkSettings;
 
 /// The maximum lateness of the best of many frames.
 const PRECISION: Duration = Duration::from_millis(1);
+/// What a round trip of 50 ms may take if no process is in the way.
+const NEARLY_EXACT: Span = Span::from_us(52_000);
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -51,16 +53,19 @@ fn the_round_trip_is_measured_through_the_emulation() {
     let wan = asymmetric(Span::from_ms(30), Span::from_ms(20));
     let nodes = cluster(2, |config| config.wan = Some(wan.clone()));
     for node in &nodes {
+        // A busy machine delays single samples, but not all of them.
         let until = Instant::now() + PATIENCE;
         let round_trip = loop {
-            match node.transport.links()[0].round_trip {
-                Some(round_trip) if round_trip.samples >= 2 => break round_trip,
-                _ => assert!(Instant::now() < until, "no round trip was measured"),
+            let measured = node.transport.links()[0].round_trip;
+            match measured {
+                Some(round_trip) if round_trip.samples >= 2 && round_trip.min < NEARLY_EXACT => {
+                    break round_trip;
+                }
+                _ => assert!(Instant::now() < until, "no exact sample: {measured:?}"),
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         };
         assert!(round_trip.min >= Span::from_ms(50), "{round_trip:?}");
-        assert!(round_trip.min < Span::from_us(52_000), "{round_trip:?}");
         assert!(round_trip.mean >= round_trip.min);
     }
 }

@@ -367,14 +367,14 @@ impl Calvin {
 
     /// Handles the progress report of another shard's node: all members of its group have persisted
     /// the messages for epochs up to `upto`. The region's own replica may not be a member at the
-    /// moment. The messages that it may need are retained for as long as cuts are.
+    /// moment. What it may need is retained within limits (`settled.rs`).
     pub(in super::super) fn on_shard_progress(
         &mut self,
         from: NodeId,
         (upto, applied): (SnapshotVersion, SnapshotVersion),
         waits_for: Option<NodeId>,
     ) {
-        let kept = self.state.inputs.settings.cuts_kept;
+        let most = self.state.inputs.settings.retained_max();
         let shards = self.shards();
         let nodes = shards.topology.node_count();
         let stream = shards.stream(shards.shard_of(from));
@@ -387,7 +387,8 @@ impl Calvin {
             stream.reports.frozen.remove(&from);
         }
         let is_own = stream.replicas[0] == from;
-        stream.drop_upto(if is_own { upto } else { SnapshotVersion(upto.0.saturating_sub(kept)) });
+        let droppable = if is_own { upto } else { stream.outbound.settle(upto, most) };
+        stream.drop_upto(droppable);
         let least =
             shards.streams.values().map(|stream| stream.outbound.dropped).min().unwrap_or_default();
         shards.records = shards.records.split_off(&least.next());

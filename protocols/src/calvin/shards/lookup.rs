@@ -27,8 +27,6 @@ const TRIES_MAX: u32 = 16;
 #[derive(Default)]
 pub(in super::super) struct Lookups {
     waiting: BTreeMap<u64, Lookup>,
-    /// The name of the last one.
-    token: u64,
 }
 
 struct Lookup {
@@ -148,8 +146,7 @@ impl Calvin {
                 cx.reply(lookup.ticket, Outcome::Aborted(abort));
             }
             Reconnaissance::Wants(missing) => {
-                shards.lookups.token += 1;
-                let token = shards.lookups.token;
+                let token = self.state.inputs.replica.next_token();
                 for (shard, keys) in &missing {
                     cx.mark("calvin.looked");
                     let node = shards.streams[shard].inbound.source;

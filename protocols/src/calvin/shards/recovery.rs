@@ -142,6 +142,7 @@ impl Calvin {
     /// Retains the messages of an epoch in the checkpoint, which may have to be sent again.
     fn retain_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
+        shards.streams.values_mut().for_each(|stream| stream.outbound.unsettle());
         for (shard, slice) in of_shards.sent {
             let stream = shards.stream(shard);
             if epoch > stream.outbound.dropped {

@@ -413,7 +413,7 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
     assert!((16_000..20_000).contains(&collected), "{collected} bytes");
     assert!(cluster.marks.contains(&(0, "calvin.too_many_in_flight")));
     let program = Program::Call {
-        procedure: pangea_core::ids::ProcedureId(0),
+        procedure: pangea_core::ids::ProcedureId::of("append"),
         args: bytes::Bytes::from_static(LARGE),
     };
     let request =

@@ -349,7 +349,7 @@ fn a_request_that_another_replica_forwards_is_looked_at_too() {
         });
         let request = Placed {
             txn: TxnId::default(),
-            program: Program::Call { procedure: ProcedureId(0), args: Bytes::new() },
+            program: Program::Call { procedure: ProcedureId::of("append"), args: Bytes::new() },
             footprint: Some(Footprint::new(locks.collect(), vec![])),
             shards: ShardSet::default(),
             origin: None,

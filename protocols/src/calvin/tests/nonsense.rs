@@ -185,7 +185,7 @@ impl Confusion {
     }
 
     fn request(&mut self, txn: TxnId) -> Request {
-        let procedure = ProcedureId(self.rng.u16(..2));
+        let procedure = [ProcedureId::of("append"), ProcedureId(1)][self.rng.usize(..2)];
         let program = Program::Call { procedure, args: Bytes::from_static(b"x") };
         let point = PointLock { table: TABLE, key: self.key(), mode: LockMode::Exclusive };
         let footprint = self.rng.bool().then(|| Footprint::new(vec![point], vec![]));
@@ -318,7 +318,10 @@ impl Confusion {
                 Message::CheckpointTurn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch }
             }
             9 => Of::BarrierRequest { token }.into(),
-            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 }.into(),
+            10 => {
+                let term = Term::default();
+                Of::Barrier { token, incarnation: token, nonce: bid.0, term }.into()
+            }
             11 => OfTransfer::CheckpointRequest { transfer: token, index }.into(),
             12 => OfTransfer::CheckpointChunk {
                 transfer: token,

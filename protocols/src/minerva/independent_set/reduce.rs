@@ -24,6 +24,11 @@ use super::Graph;
 /// Domination is checked at vertices of at most this degree, because it costs the degree squared.
 const DOMINATION_DEGREE_MAX: u32 = 16;
 
+/// The neighbours that the rules may look at, as a multiple of the size of the problem. Each rule
+/// that applies looks at all neighbours of a vertex: if the rules apply to a thousand neighbours of
+/// a thousand vertices one after the other, they look at each a thousand times.
+const LOOKS_MAX: u64 = 64;
+
 /// The weight that a vertex adds to a set. Never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Weight {
@@ -93,8 +98,29 @@ impl Problem {
         }
     }
 
+    /// The number of vertices and ends of edges.
+    pub fn size(&self) -> u64 {
+        self.adjacency.iter().map(|around| 1 + around.len() as u64).sum()
+    }
+
+    /// Each component with its vertices, in ascending order; components by their lowest vertex.
+    pub fn apart(&self) -> Vec<(Vec<u32>, Self)> {
+        // Each vertex is in one component, so one list has the names of all.
+        let mut names = vec![0; self.len()];
+        let mut part = |kept: Vec<u32>| {
+            (0..).zip(&kept).for_each(|(name, &vertex)| names[vertex as usize] = name);
+            let around = |&vertex: &u32| {
+                self.adjacency[vertex as usize].iter().map(|&it| names[it as usize]).collect()
+            };
+            let weights = kept.iter().map(|&vertex| self.weights[vertex as usize]).collect();
+            let adjacency = kept.iter().map(around).collect();
+            (kept, Self { weights, adjacency })
+        };
+        self.components().into_iter().map(&mut part).collect()
+    }
+
     /// The vertices of each component, in ascending order; components by their lowest vertex.
-    pub fn components(&self) -> Vec<Vec<u32>> {
+    fn components(&self) -> Vec<Vec<u32>> {
         let mut is_known = vec![false; self.len()];
         let mut components = Vec::new();
         for first in 0..self.len() {
@@ -129,6 +155,9 @@ pub(super) struct Reduced {
     names: Vec<u32>,
     trail: Vec<Step>,
     vertices: usize,
+    /// The neighbours that the rules have looked at.
+    #[cfg(test)]
+    looks: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,10 +187,15 @@ impl Reduced {
     }
 }
 
-/// Applies the rules until none applies.
+/// Applies the rules until none applies, or until they have looked at [`LOOKS_MAX`] times the size
+/// of the problem. Then the rest is left to the search.
 pub(super) fn reduce(problem: Problem) -> Reduced {
     let mut reducer = Reducer::new(problem);
-    while let Some(vertex) = reducer.queue.pop_front() {
+    #[cfg(test)]
+    let looks_max = reducer.looks_left;
+    while reducer.looks_left > 0
+        && let Some(vertex) = reducer.queue.pop_front()
+    {
         reducer.is_queued[vertex as usize] = false;
         if reducer.is_left[vertex as usize] {
             reducer.try_rules(vertex);
@@ -171,7 +205,15 @@ pub(super) fn reduce(problem: Problem) -> Reduced {
     let names: Vec<u32> =
         (0..vertices as u32).filter(|&vertex| reducer.is_left[vertex as usize]).collect();
     let kernel = reducer.problem.induced(&names);
-    Reduced { kernel, offset: reducer.offset, names, trail: reducer.trail, vertices }
+    Reduced {
+        kernel,
+        offset: reducer.offset,
+        names,
+        trail: reducer.trail,
+        vertices,
+        #[cfg(test)]
+        looks: looks_max - reducer.looks_left,
+    }
 }
 
 struct Reducer {
@@ -188,6 +230,8 @@ struct Reducer {
     is_queued: Vec<bool>,
     trail: Vec<Step>,
     offset: u64,
+    /// The neighbours that may still be looked at.
+    looks_left: u64,
 }
 
 /// Any function that spreads vertices over 64 bits (the finalizer of splitmix64).
@@ -215,6 +259,7 @@ impl Reducer {
             is_queued: vec![true; vertices],
             trail: Vec::new(),
             offset: 0,
+            looks_left: problem.size().saturating_mul(LOOKS_MAX),
             problem,
         }
     }
@@ -228,11 +273,18 @@ impl Reducer {
         around.iter().copied().filter(|&neighbour| self.is_left[neighbour as usize])
     }
 
+    /// Pays for a look at the neighbours of a vertex.
+    fn look_around(&mut self, vertex: u32) {
+        let size = 1 + self.problem.adjacency[vertex as usize].len() as u64;
+        self.looks_left = self.looks_left.saturating_sub(size);
+    }
+
     fn is_edge(&self, a: u32, b: u32) -> bool {
         self.problem.adjacency[a as usize].binary_search(&b).is_ok()
     }
 
     fn try_rules(&mut self, vertex: u32) {
+        self.look_around(vertex);
         if self.outweighs_neighbours(vertex) {
             self.take(vertex);
         } else if self.degree[vertex as usize] == 1 {
@@ -264,6 +316,17 @@ impl Reducer {
 
     fn fold_pendant(&mut self, vertex: u32) {
         let neighbour = self.neighbours(vertex).next().expect("the vertex has a neighbor");
+        self.look_around(neighbour);
+        let is_twin = |other: &u32| *other != vertex && self.degree[*other as usize] == 1;
+        let twins: Vec<u32> = self.neighbours(neighbour).filter(is_twin).collect();
+        if !twins.is_empty() {
+            // All at once: one by one, each would change the neighbour's weight and look at all.
+            let lowest = twins.iter().fold(vertex, |lowest, &twin| lowest.min(twin));
+            for twin in twins.into_iter().chain([vertex]).filter(|twin| *twin != lowest) {
+                self.merge_twins(lowest, twin);
+            }
+            return;
+        }
         let light = self.weight(vertex);
         self.offset += light.count;
         self.trail.push(Step::Unless(vertex, neighbour));
@@ -294,6 +357,7 @@ impl Reducer {
     fn drop_dominated(&mut self, vertex: u32) {
         let around: Vec<u32> = self.neighbours(vertex).collect();
         for &neighbour in &around {
+            self.look_around(vertex);
             let is_dominated = self.weight(vertex).outweighs(self.weight(neighbour))
                 && around.iter().all(|&other| other == neighbour || self.is_edge(neighbour, other));
             if is_dominated {
@@ -304,6 +368,7 @@ impl Reducer {
     }
 
     fn remove(&mut self, vertex: u32) {
+        self.look_around(vertex);
         self.is_left[vertex as usize] = false;
         let (count, mark) = (self.weight(vertex).count, mark_of(vertex));
         let around = std::mem::take(&mut self.problem.adjacency[vertex as usize]);
@@ -317,6 +382,7 @@ impl Reducer {
     }
 
     fn reweigh(&mut self, vertex: u32, weight: Weight) {
+        self.look_around(vertex);
         let before = std::mem::replace(&mut self.problem.weights[vertex as usize], weight).count;
         let around: Vec<u32> = self.neighbours(vertex).collect();
         for neighbour in around {
@@ -332,5 +398,48 @@ impl Reducer {
             self.is_queued[vertex as usize] = true;
             self.queue.push_back(vertex);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hub loses its neighbours one by one. If it got another weight each time, all the others
+    /// would be looked at each time.
+    #[test]
+    fn a_hub_whose_neighbours_are_decided_one_by_one_costs_no_square() {
+        let hub = |leaves: u32| {
+            let mut weights = vec![1; leaves as usize + 1];
+            weights[0] = u64::from(leaves) / 2;
+            Problem::of_graph(&Graph::new(weights, (1..=leaves).map(|leaf| (0, leaf))))
+        };
+        for leaves in [1_000, 64_000] {
+            let problem = hub(leaves);
+            let size = problem.size();
+            let reduced = reduce(problem);
+            assert_eq!((reduced.offset, reduced.kernel.len()), (u64::from(leaves), 0));
+            assert!(reduced.looks < 8 * size, "{} looks of {size}", reduced.looks);
+        }
+    }
+
+    /// The rules end, whatever the graph is, and leave the rest to the search.
+    #[test]
+    fn the_rules_look_at_a_multiple_of_the_graph_at_most() {
+        // A caterpillar: each vertex of the spine waits for its leaves, one after the other.
+        let (spine, leaves) = (400u32, 40);
+        let mut edges: Vec<(u32, u32)> = (1..spine).map(|at| (at - 1, at)).collect();
+        edges.extend((0..spine).flat_map(|a| (0..a).step_by(3).map(move |b| (b, a))));
+        let mut weights = vec![leaves; spine as usize];
+        for at in 0..spine {
+            for _ in 0..leaves {
+                edges.push((at, weights.len() as u32));
+                weights.push(1);
+            }
+        }
+        let problem = Problem::of_graph(&Graph::new(weights, edges));
+        let size = problem.size();
+        let reduced = reduce(problem);
+        assert!(reduced.looks <= LOOKS_MAX * size + size, "{} of {size}", reduced.looks);
     }
 }

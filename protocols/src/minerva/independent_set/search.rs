@@ -44,11 +44,11 @@ impl Search {
     /// The union of the best sets of all components. Small components come first, so that one that
     /// is too hard leaves the others proven.
     pub fn solve_apart(&mut self, problem: &Problem) -> Vec<u32> {
-        let mut components = problem.components();
-        components.sort_by_key(Vec::len);
+        let mut components = problem.apart();
+        components.sort_by_key(|(kept, _)| kept.len());
         let mut chosen = Vec::new();
-        for kept in &components {
-            let found = self.solve(&problem.induced(kept));
+        for (kept, part) in &components {
+            let found = self.solve(part);
             chosen.extend(found.into_iter().map(|vertex| kept[vertex as usize]));
         }
         chosen.sort_unstable();
@@ -114,10 +114,9 @@ impl Search {
         let reduced = reduce(problem);
         let kernel = &reduced.kernel;
         let parts: Vec<(Vec<u32>, Problem, u64)> = kernel
-            .components()
+            .apart()
             .into_iter()
-            .map(|kept| {
-                let part = kernel.induced(&kept);
+            .map(|(kept, part)| {
                 let bound = clique_cover_bound(&part);
                 (kept, part, bound)
             })
@@ -182,8 +181,7 @@ impl Search {
 
     /// Pays for a node, if the budget suffices.
     fn spend(&mut self, problem: &Problem, depth: u32) -> bool {
-        let edges: usize = problem.adjacency.iter().map(Vec::len).sum();
-        let cost = NODE_SIZE_MIN + (problem.len() + edges) as u64;
+        let cost = NODE_SIZE_MIN + problem.size();
         if self.is_exhausted || depth > DEPTH_MAX || cost > self.work_left {
             self.is_exhausted = true;
             return false;

@@ -29,6 +29,8 @@ pub struct Node<P: Transcribed> {
     pub fails_checkpoints: bool,
     /// Whether it never resumes deferred work.
     pub is_slow: bool,
+    /// Whether its program is a later version, with one more procedure.
+    pub is_newer: bool,
     pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
     /// The number of procedure runs on this node.
     pub runs: Runs,
@@ -60,6 +62,7 @@ impl<P: Transcribed> Node<P> {
             writes_checkpoints: true,
             fails_checkpoints: false,
             is_slow: false,
+            is_newer: false,
             checkpoint: None,
             runs: Runs::default(),
             marks: BTreeMap::new(),

@@ -107,8 +107,12 @@ fn input_message<P: Transcribed>(message: &inputs::Message) -> String {
             durable.0,
             vector(heads)
         ),
-        Message::BarrierRequest { token } => format!("BarrierRequest {token}"),
-        Message::Barrier { token, nonce, .. } => format!("Barrier {token}, proposal {nonce}"),
+        Message::Digests { digests } => {
+            let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
+            format!("Digests of epochs {epochs:?}")
+        }
+        Message::BarrierRequest { .. } => "BarrierRequest".to_owned(),
+        Message::Barrier { nonce, .. } => format!("Barrier, proposal {nonce}"),
     }
 }
 

@@ -7,7 +7,7 @@ use pangea_protocols::calvin::{Calvin, Checkpoints};
 use pangea_protocols::minerva::Minerva;
 use pangea_sim::{Report, drawn, run};
 
-use super::{Profile, Under, misdeed};
+use super::{Profile, Under};
 
 /// Seeds of each kind.
 const SEEDS: u64 = 2;
@@ -28,9 +28,7 @@ fn all() -> Vec<Named> {
                 let mode = if seed == 0 { Checkpoints::Versions } else { Checkpoints::Zigzag };
                 let run = move || {
                     let (settings, options) = profile.settings(seed);
-                    let report = under.run(&settings, &options, mode);
-                    assert_eq!(misdeed(profile, &report), None, "{report}");
-                    report
+                    under.run(&settings, &options, mode)
                 };
                 runs.push((format!("{under:?}/{profile:?}/{seed}"), Box::new(run)));
             }
@@ -50,9 +48,7 @@ fn all_drawn<P: Protocol>() -> impl Iterator<Item = Named> {
     small.map(|seed| {
         let run = move || {
             let (settings, options) = drawn::<P>(seed);
-            let report = run::<P>(&settings, &options).unwrap();
-            assert_eq!(report.counts.nonsense(), None, "{report}");
-            report
+            run::<P>(&settings, &options).unwrap()
         };
         (format!("{}/drawn/{seed}", P::NAME), Box::new(run) as Box<dyn Fn() -> Report>)
     })

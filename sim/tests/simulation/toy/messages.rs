@@ -91,7 +91,7 @@ pub fn encode_program(program: &Program, out: &mut Vec<u8>) {
     match program {
         Program::Call { procedure, args } => {
             out.put_u8(0);
-            out.put_u16(procedure.0);
+            out.put_u32(procedure.0);
             out.put_bytes(args);
         }
         Program::Certified(Certified { reads, writes, .. }) => {
@@ -106,7 +106,7 @@ pub fn encode_program(program: &Program, out: &mut Vec<u8>) {
 pub fn decode_program(from: &mut Reader<'_>) -> Result<Program, DecodeError> {
     match from.u8("program")? {
         0 => {
-            let procedure = ProcedureId(from.u16("procedure")?);
+            let procedure = ProcedureId(from.u32("procedure")?);
             Ok(Program::Call { procedure, args: Bytes::copy_from_slice(from.bytes("args")?) })
         }
         1 => {

@@ -58,6 +58,10 @@ pub enum Bug {
     NoCatchUp,
     /// The origin answers as soon as it has sent the program.
     AnswerEarly,
+    /// A node that starts counts a mark of invalid messages.
+    Nonsense,
+    /// Nodes disagree on who is a member.
+    OtherMembers,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -102,6 +106,7 @@ impl Protocol for ToyProtocol {
         Mark::new("ordered before", "a client retries a request that is ordered"),
         Mark::new("catch up", "a follower requests entries that it lacks"),
         Mark::new("checkpoint", "a checkpoint is durable"),
+        Mark::new("malformed", "a message is malformed"),
     ];
     type Message = ToyMessage;
     type Timer = ToyTimer;
@@ -142,7 +147,7 @@ impl Protocol for ToyProtocol {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(_) | Input::Resume | Input::Prefetched { .. } => {}
+            Input::PeerDown(_) | Input::Stop | Input::Resume | Input::Prefetched { .. } => {}
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => {
                 self.writing.remove(&version.0);
@@ -154,6 +159,11 @@ impl Protocol for ToyProtocol {
         let members = self.setup.topology.node_ids().collect();
         let version = SnapshotVersion(self.executed);
         Status { version, coordinator: Some(LEADER), members, ..Status::default() }
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        let members = if self.has(Bug::OtherMembers) { u64::from(self.setup.me.0) } else { 0 };
+        Some((SnapshotVersion(self.executed), members))
     }
 
     fn invariants(&self) {
@@ -195,6 +205,9 @@ impl ToyProtocol {
         self.names = cx.rng.u64(..1 << 28) << 20;
         cx.set_timer(ToyTimer::Retry, RETRY);
         cx.mark("restart");
+        if self.has(Bug::Nonsense) {
+            cx.mark("malformed");
+        }
         self.decide(cx);
     }
 

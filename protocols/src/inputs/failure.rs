@@ -1,0 +1,144 @@
+//! Epochs that can't be applied, and how an operator gets past one.
+//!
+//! All replicas apply the same epochs, so a bug of this program that one epoch triggers stops every
+//! replica at that epoch, and again after every restart. The replica then stops with a message that
+//! names the epoch. The setting `skip_epochs` aborts all transactions of an epoch instead of
+//! running them.
+//!
+//! Replicas with different lists do not connect, because the settings of a cluster must be the same
+//! on all nodes: all nodes are stopped, all get the list, and all are started. An epoch stays in
+//! the list until every node has a checkpoint of a later epoch, because a restart may have to apply
+//! it again.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pangea_core::exec::ordered::Finished;
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::protocol::{Cx, Protocol};
+use pangea_core::txn::{Abort, SqlState};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Host, Inputs};
+
+/// The maximum number of epochs that are skipped at a time. Each is a bug that was met.
+const SKIPPED_MAX: usize = 16;
+
+/// The setting `skip_epochs`: epochs whose transactions are all aborted, in order. Zero is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SkippedEpochs([u64; SKIPPED_MAX]);
+
+impl SkippedEpochs {
+    /// A list of epochs.
+    ///
+    /// # Errors
+    /// If there are too many of them, or one is zero.
+    pub fn new(epochs: &[u64]) -> Result<Self, String> {
+        if epochs.len() > SKIPPED_MAX {
+            return Err(format!("must be at most {SKIPPED_MAX} epochs"));
+        }
+        if epochs.contains(&0) {
+            return Err("must be numbers of epochs, from 1".to_owned());
+        }
+        let mut all = Self::default();
+        all.0[..epochs.len()].copy_from_slice(epochs);
+        // The same epochs in another order are the same setting.
+        all.0.sort_unstable();
+        Ok(all)
+    }
+
+    /// Whether no epoch is skipped.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether an epoch is skipped.
+    pub fn contains(self, epoch: SnapshotVersion) -> bool {
+        epoch > SnapshotVersion::ZERO && self.0.contains(&epoch.0)
+    }
+}
+
+impl Serialize for SkippedEpochs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let epochs: Vec<u64> = self.0.into_iter().filter(|epoch| *epoch > 0).collect();
+        epochs.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SkippedEpochs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(&Vec::<u64>::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// The outcome of a transaction of a skipped epoch.
+pub(crate) fn skipped() -> Finished {
+    let message = "the transaction was skipped by the operator";
+    let abort = Abort::new(SqlState::OPERATOR_INTERVENTION, message)
+        .with_detail("Its epoch could not be applied on any node, and is listed in skip_epochs.");
+    Finished { outcome: Err(abort), writes: Vec::new(), passes: 1 }
+}
+
+/// Does a part of the work of an epoch. Returns the text of a panic.
+pub(crate) fn attempt(work: impl FnOnce()) -> Result<(), String> {
+    // After a panic the replica stops, whatever state it is in.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+impl<H: Host> Inputs<H> {
+    /// Whether the operator has listed an epoch to be skipped.
+    pub(crate) fn is_skipped(&self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) -> bool {
+        let is_skipped = self.settings.skipped.contains(epoch);
+        if is_skipped {
+            cx.mark("inputs.epoch_skipped");
+        }
+        is_skipped
+    }
+
+    /// Stops the replica if the work of an epoch has failed.
+    pub(crate) fn note_attempt(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        attempt: Result<(), String>,
+    ) {
+        let Err(why) = attempt else { return };
+        self.has_failed = true;
+        cx.stop(format!(
+            "epoch {epoch} can't be applied: {why} (this is a bug). Every node stops at this \
+             epoch, and stops there again when it is started. Keep a copy of a data directory for \
+             a report. To go on without the transactions of this epoch, stop all nodes, add \
+             {epoch} to the list skip_epochs in the table [{protocol}] of every node's \
+             configuration, and start all nodes: all its transactions are then aborted on all \
+             nodes",
+            epoch = epoch.0,
+            protocol = <H as Protocol>::NAME,
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_epochs_is_a_setting_whatever_its_order() {
+        let list = |epochs: &[u64]| SkippedEpochs::new(epochs).expect("a list of epochs");
+        assert_eq!(list(&[7, 3]), list(&[3, 7]));
+        assert!(list(&[]).is_empty() && !list(&[3]).is_empty());
+        assert!(list(&[7, 3]).contains(SnapshotVersion(7)));
+        assert!(!list(&[7, 3]).contains(SnapshotVersion(4)));
+        assert!(!list(&[7]).contains(SnapshotVersion::ZERO), "zero stands for no epoch");
+        let bytes = postcard::to_stdvec(&list(&[7, 3])).unwrap();
+        assert_eq!(bytes, [2, 3, 7], "a list of numbers");
+        assert_eq!(postcard::from_bytes::<SkippedEpochs>(&bytes), Ok(list(&[3, 7])));
+        assert!(SkippedEpochs::new(&[0]).is_err());
+        assert!(SkippedEpochs::new(&[1; SKIPPED_MAX + 1]).is_err());
+    }
+}

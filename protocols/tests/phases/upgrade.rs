@@ -1,0 +1,176 @@
+//! Stops in order, and restarts with a program that has other procedures.
+//!
+//! The log once had procedures by their places in the sorted list of names. With one more, another
+//! ran with the arguments of an acknowledged transaction, whose writes were lost.
+
+use pangea_core::protocol::Input;
+use pangea_protocols::calvin::Calvin;
+use pangea_protocols::minerva::{Minerva, Options};
+
+use super::support::words::Transcribed;
+use super::support::{ClusterOf, by_hand};
+
+/// Minerva with a log that a restart executes again.
+fn rerun() -> Options {
+    Options { rerun_on_restart: true, lone_in_order: true, ..by_hand() }
+}
+
+/// A cluster that has applied an increment of `x` in the ordered queue, if there is one.
+fn run_some<P: Transcribed>(n: usize, options: P::Options) -> ClusterOf<P> {
+    let mut cluster = ClusterOf::<P>::new(n, options);
+    (0..n).for_each(|id| _ = cluster.call_declared(id, "add x 1"));
+    cluster.epoch();
+    cluster.run_for(500);
+    assert_eq!(cluster.everywhere("x"), n.to_string());
+    cluster
+}
+
+fn stop_in_order<P: Transcribed>(cluster: &mut ClusterOf<P>, id: usize) {
+    cluster.step(id, Input::Stop);
+    cluster.settle();
+    cluster.run_for(500);
+    let brain = cluster.nodes[id].brain.as_ref().expect("the node runs");
+    assert!(brain.may_stop(), "node {id} may end");
+    cluster.crash(id);
+}
+
+/// Starts all nodes with more procedures, and commits something.
+fn start_newer<P: Transcribed>(cluster: &mut ClusterOf<P>) {
+    let n = cluster.nodes.len();
+    for id in 0..n {
+        cluster.nodes[id].is_newer = true;
+        cluster.start(id);
+    }
+    cluster.run_for(3_000);
+}
+
+fn refused<P: Transcribed>(cluster: &ClusterOf<P>, id: usize) -> Option<String> {
+    let node = &cluster.nodes[id];
+    let status = node.brain.as_ref().map(|brain| brain.status());
+    node.stopped.clone().or(status.and_then(|status| status.refused))
+}
+
+fn continues<P: Transcribed>(mut cluster: ClusterOf<P>) {
+    let n = cluster.nodes.len();
+    start_newer(&mut cluster);
+    for id in 0..n {
+        assert_eq!(refused(&cluster, id), None);
+        assert_eq!(cluster.nodes[id].runs.count(), 0, "nothing is executed again");
+    }
+    let ticket = cluster.call(0, "get x; add x 1");
+    cluster.epoch();
+    assert_eq!(cluster.result(0, ticket), n.to_string());
+    assert_eq!(cluster.everywhere("x"), (n + 1).to_string());
+}
+
+#[test]
+fn a_newer_program_continues_after_a_stop_in_order() {
+    fn of<P: Transcribed>(n: usize, options: P::Options) {
+        let mut cluster = run_some::<P>(n, options);
+        (0..n).for_each(|id| stop_in_order(&mut cluster, id));
+        continues(cluster);
+    }
+    for n in [1, 3] {
+        of::<Minerva>(n, by_hand());
+        of::<Minerva>(n, rerun());
+        of::<Calvin>(n, Calvin::by_hand());
+    }
+}
+
+/// The log has all writes, so that no code is needed.
+#[test]
+fn a_newer_program_replays_the_writes_in_the_log_of_a_killed_one() {
+    for n in [1, 3] {
+        let mut cluster = run_some::<Minerva>(n, by_hand());
+        (0..n).for_each(|id| cluster.crash(id));
+        continues(cluster);
+    }
+}
+
+#[test]
+fn a_newer_program_refuses_what_a_killed_one_has_yet_to_execute_again() {
+    fn of<P: Transcribed>(n: usize, options: P::Options) {
+        let mut cluster = run_some::<P>(n, options);
+        (0..n).for_each(|id| cluster.crash(id));
+        start_newer(&mut cluster);
+        for id in 0..n {
+            let why = refused(&cluster, id).expect("it can't continue");
+            assert!(why.contains(&format!("(node {id})")), "{why}");
+            assert!(why.contains("epoch 1") && why.contains("stop it in order"), "{why}");
+            assert_eq!(cluster.nodes[id].runs.count(), 0, "nothing was executed otherwise");
+            assert_eq!(cluster.value(id, "x"), "", "nothing was applied otherwise");
+        }
+        // What the message advises.
+        for id in 0..n {
+            cluster.crash(id);
+            cluster.nodes[id].stopped = None;
+            cluster.nodes[id].is_newer = false;
+            cluster.start(id);
+        }
+        cluster.run_for(3_000);
+        assert_eq!(cluster.everywhere("x"), n.to_string(), "nothing is lost");
+        (0..n).for_each(|id| stop_in_order(&mut cluster, id));
+        continues(cluster);
+    }
+    for n in [1, 3] {
+        of::<Minerva>(n, rerun());
+        of::<Calvin>(n, Calvin::by_hand());
+    }
+}
+
+/// Two nodes have applied an epoch with the earlier program, and one has not.
+#[test]
+fn a_newer_program_takes_a_checkpoint_of_a_peer_in_place_of_an_epoch_of_other_code() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let late = (cluster.leader() + 1) % 3;
+        cluster.crash(late);
+        cluster.run_for(2_000);
+        let other = (cluster.leader() + 1) % 3;
+        let other = if other == late { (other + 1) % 3 } else { other };
+        cluster.call(other, "add x 1");
+        cluster.batch(other);
+        cluster.cut();
+        cluster.run_for(500);
+        assert_eq!(cluster.value(other, "x"), "4");
+        (0..3).filter(|id| *id != late).for_each(|id| stop_in_order(&mut cluster, id));
+        start_newer(&mut cluster);
+        assert_eq!(cluster.mark(late, "inputs.checkpoint_installed"), 1);
+        assert_eq!(refused(&cluster, late), None, "it has a peer's checkpoint");
+        assert_eq!(cluster.everywhere("x"), "4");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// The checkpoint of one node that stopped in order is enough for all.
+#[test]
+fn newer_programs_continue_from_the_checkpoint_of_the_only_node_that_stopped_in_order() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        stop_in_order(&mut cluster, 0);
+        [1, 2].into_iter().for_each(|id| cluster.crash(id));
+        start_newer(&mut cluster);
+        for id in [1, 2] {
+            assert_eq!(cluster.mark(id, "inputs.epoch_refused"), 1);
+            assert_eq!(cluster.nodes[id].runs.count(), 0);
+        }
+        let ticket = cluster.call(1, "get x; add x 1");
+        cluster.epoch();
+        assert_eq!(cluster.result(1, ticket), "3");
+        assert_eq!(cluster.everywhere("x"), "4");
+    }
+    of::<Minerva>(rerun());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// Requests to a node that can't apply an epoch get an error, and reads its last state.
+#[test]
+fn a_node_that_waits_for_a_checkpoint_refuses_requests() {
+    let mut cluster = run_some::<Calvin>(3, Calvin::by_hand());
+    (0..3).for_each(|id| cluster.crash(id));
+    start_newer(&mut cluster);
+    let ticket = cluster.call(1, "add x 1");
+    let outcome = format!("{:?}", cluster.outcome(1, ticket));
+    assert!(outcome.contains("57P03") && outcome.contains("epoch 1"), "{outcome}");
+}

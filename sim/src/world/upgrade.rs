@@ -1,0 +1,255 @@
+//! Upgrades: all nodes restart with a later version of their program, which has another set of
+//! procedures.
+//!
+//! ```text
+//!   forward: each node stops, in order or as in a power failure, and starts with the new program
+//!      |
+//!      +--> all run it, and none refuses an epoch for long
+//!      +--> some refuse: what their error advises. Back: all start with the earlier program, which
+//!           runs the epochs. Then all stop in order, and forward again
+//! ```
+//!
+//! Nodes of two programs are connected here, which real nodes refuse: a stricter test of what each
+//! makes of the other's cuts.
+
+use std::sync::Arc;
+
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::{Input, Protocol};
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Context, Procedure, Registry, Stop};
+use pangea_core::workload;
+
+use super::node::Node;
+use super::{Event, World};
+use crate::trace::Outside;
+
+/// The interval at which the operator looks after the nodes.
+const LOOK: Span = Span::from_ms(20);
+/// The time limit for a stop in order.
+const STOP_MAX: Span = Span::from_ms(5_000);
+/// How long the operator lets nodes run before concluding that they refuse or continue.
+const PATIENCE: Span = Span::from_ms(3_000);
+/// The downtime of a node that the operator restarts with the earlier program.
+const DOWN: Span = Span::from_ms(20);
+/// The maximum number of times that the operator goes back to the earlier program.
+const BACK_MAX: u32 = 3;
+
+/// The upgrade in progress.
+#[derive(Debug, Default)]
+pub(super) struct Upgrade {
+    /// The version of the program that nodes run, or are to run.
+    program: u32,
+    stage: Stage,
+    is_in_order: bool,
+    is_rolling: bool,
+    down: Span,
+    /// The nodes that still have to be stopped.
+    left: Vec<NodeId>,
+    /// When the last node was restarted, or when no node refused an epoch.
+    since: Timestamp,
+    /// How often the operator went back to the earlier program.
+    back: u32,
+}
+
+/// The stage of an upgrade.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    None,
+    /// Nodes restart with the new program, and then run it. A node that was disconnected may learn
+    /// of an epoch that it refuses at any later time.
+    Forward,
+    /// All nodes run the earlier program again.
+    Back,
+}
+
+/// The procedure that a version of the program adds. Its name precedes all others.
+struct Added(String);
+
+impl Procedure for Added {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn run(&self, _: &[u8], _: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        Ok(Vec::new())
+    }
+}
+
+impl<P: Protocol> World<P> {
+    /// The procedures of a version of the program.
+    pub(super) fn registry_of(&self, program: u32) -> Arc<Registry> {
+        if program == 0 {
+            return self.registry.clone();
+        }
+        let added = |number| Arc::new(Added(format!("a{number}"))) as Arc<dyn Procedure>;
+        let added = (1..=program).map(added);
+        Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
+    }
+
+    /// Begins an upgrade, unless one is in progress. Masters that acknowledge before agreement, and
+    /// partitioned tables, are not upgraded: another program may discard what such a master has
+    /// acknowledged, as a failover does, and shards may wait for each other's refused epochs.
+    pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
+        if P::may_lose_commits(&self.options) || self.settings.shards > 1 {
+            return;
+        }
+        let is_first = self.upgrade.stage == Stage::None;
+        if !is_first && !self.is_upgraded() {
+            return;
+        }
+        let program = self.upgrade.program + 1;
+        let left = self.topology.node_ids().collect();
+        let (stage, since) = (Stage::Forward, self.now);
+        self.upgrade =
+            Upgrade { program, stage, is_in_order, is_rolling, down, left, since, back: 0 };
+        if is_first {
+            self.queue.push(self.now, Event::Operator);
+        }
+    }
+
+    /// Whether an upgrade is in progress.
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.upgrade.stage != Stage::None && !self.is_upgraded()
+    }
+
+    /// Whether all nodes run the newest program, and none refuses an epoch.
+    fn is_upgraded(&self) -> bool {
+        let is_done = |node: &Node<P>| {
+            node.is_destroyed
+                || node.program == self.upgrade.program
+                    && node.stop_by.is_none()
+                    && !Self::refuses(node)
+        };
+        self.upgrade.left.is_empty() && self.nodes.iter().all(is_done)
+    }
+
+    /// A node that crashed while it was being stopped, and has started with its former program.
+    fn outdated(&self) -> Option<NodeId> {
+        let is_outdated = |node: &&Node<P>| {
+            let is_done = node.is_destroyed || node.program == self.upgrade.program;
+            !is_done && node.stop_by.is_none()
+        };
+        self.nodes.iter().find(is_outdated).map(|node| node.id)
+    }
+
+    /// The operator's next look.
+    pub(super) fn on_operator(&mut self) {
+        self.end_stops();
+        let outdated = self.outdated();
+        match self.upgrade.stage {
+            Stage::None => return,
+            Stage::Forward if !self.upgrade.left.is_empty() => self.stop_next(),
+            Stage::Forward if self.is_upgraded() => self.upgrade.since = self.now,
+            Stage::Forward if outdated.is_some() => {
+                let (program, down) = (self.upgrade.program, self.upgrade.down);
+                outdated.into_iter().for_each(|id| self.restart_with(id, program, down));
+            }
+            Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
+                self.go_back();
+            }
+            Stage::Back if self.has_waited() => {
+                self.upgrade.stage = Stage::Forward;
+                (self.upgrade.is_in_order, self.upgrade.is_rolling) = (true, false);
+                self.upgrade.left = self.topology.node_ids().collect();
+            }
+            Stage::Forward | Stage::Back => {}
+        }
+        self.queue.push(self.now + LOOK, Event::Operator);
+    }
+
+    fn has_waited(&self) -> bool {
+        self.now.since(self.upgrade.since) >= PATIENCE
+    }
+
+    fn is_up(node: &Node<P>) -> bool {
+        node.is_destroyed || node.running.is_some() && node.stop_by.is_none()
+    }
+
+    /// Ends the nodes that may end.
+    fn end_stops(&mut self) {
+        for id in self.topology.clone().node_ids() {
+            let node = &self.nodes[id.index()];
+            let Some(by) = node.stop_by else { continue };
+            let may_stop = |node: &Node<P>| {
+                node.running.as_ref().is_none_or(|running| running.protocol.may_stop())
+            };
+            if self.now >= by || may_stop(node) {
+                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+            }
+        }
+    }
+
+    /// Stops the next node, or all of them.
+    fn stop_next(&mut self) {
+        if self.upgrade.is_rolling && !self.nodes.iter().all(Self::is_up) {
+            // After a fault, a node may be down for long, or for ever.
+            if !self.has_waited() {
+                return;
+            }
+        }
+        let count = if self.upgrade.is_rolling { 1 } else { self.upgrade.left.len() };
+        let next: Vec<NodeId> = self.upgrade.left.drain(..count).collect();
+        for id in next {
+            if self.upgrade.is_in_order && self.is_running(id) {
+                self.nodes[id.index()].stop_by = Some(self.now + STOP_MAX);
+                self.input(id, Input::Stop);
+            } else {
+                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+            }
+        }
+        self.upgrade.since = self.now;
+    }
+
+    /// Restarts a node, which may have stopped, with a version of the program.
+    fn restart_with(&mut self, id: NodeId, program: u32, down: Span) {
+        let (is_running, at) = (self.is_running(id), self.now + down);
+        self.crash(id, down);
+        let node = &mut self.nodes[id.index()];
+        node.program = program;
+        if !is_running && !node.is_destroyed {
+            // It may be down because of another fault, which has also scheduled its start.
+            let life = node.life;
+            self.queue.push(at, Event::Start { node: id, life });
+        }
+        self.upgrade.since = self.now;
+    }
+
+    /// Starts all nodes with the earlier program.
+    fn go_back(&mut self) {
+        self.upgrade.back += 1;
+        if self.upgrade.back > BACK_MAX {
+            let story = "nodes refuse epochs although their errors' advice was followed";
+            self.violate("upgrade", story.to_owned());
+        }
+        self.trace.event(self.now, Outside, "back", [0, 0], String::new);
+        self.counts.upgrades_undone += 1;
+        self.upgrade.stage = Stage::Back;
+        let program = self.upgrade.program - 1;
+        for id in self.topology.clone().node_ids() {
+            self.restart_with(id, program, DOWN);
+        }
+    }
+
+    /// Whether a node refuses an epoch, or has stopped for it.
+    fn refuses(node: &Node<P>) -> bool {
+        match &node.running {
+            Some(running) => running.protocol.status().refused.is_some(),
+            None => !node.is_destroyed && node.has_refused,
+        }
+    }
+
+    /// A node stops itself. It may, if it refuses an epoch of another program.
+    pub(super) fn on_stopped(&mut self, id: NodeId, reason: &str) {
+        let node = &self.nodes[id.index()];
+        if !Self::refuses(node) {
+            return self.violate("stop", format!("{id} stopped: {reason}"));
+        }
+        self.crash(id, Span::ZERO);
+        let node = &mut self.nodes[id.index()];
+        node.has_refused = true;
+        // Invalidates the pending event that would start the node: only the operator does.
+        node.life += 1;
+    }
+}
