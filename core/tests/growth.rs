@@ -334,17 +334,22 @@ fn the_cost_of_an_epoch_s_writes_grows_with_their_number() {
 /// Tables are created one after the other, each with a row and in an epoch of its own.
 #[test]
 fn the_cost_of_tables_grows_with_their_number() {
-    grows("tables", 100, |_| Store::new(), |n, store| {
-        for number in 1..=n as u64 {
-            let table = TableId(number.try_into().expect("few tables"));
-            let writes = vec![(table, key(7), version(number, 7))];
-            store.apply_batch(&Sequential, SnapshotVersion(number), writes);
-            store.publish(SnapshotVersion(number));
-            store.settle(&Sequential);
-            store.reclaim(store.published());
-            assert!(store.read(table, &key(7), store.published()).is_some());
-        }
-        assert_eq!(store.table_ids().len(), n);
-        store.retreat_to(store.published());
-    });
+    grows(
+        "tables",
+        100,
+        |_| Store::new(),
+        |n, store| {
+            for number in 1..=n as u64 {
+                let table = TableId(number.try_into().expect("few tables"));
+                let writes = vec![(table, key(7), version(number, 7))];
+                store.apply_batch(&Sequential, SnapshotVersion(number), writes);
+                store.publish(SnapshotVersion(number));
+                store.settle(&Sequential);
+                store.reclaim(store.published());
+                assert!(store.read(table, &key(7), store.published()).is_some());
+            }
+            assert_eq!(store.table_ids().len(), n);
+            store.retreat_to(store.published());
+        },
+    );
 }

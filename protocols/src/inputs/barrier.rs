@@ -166,8 +166,7 @@ impl<H: Host> Inputs<H> {
         let barriers = &mut self.barriers;
         match barriers.requested.take() {
             Some((leader, asked, waiters))
-                if leader == name.proposer
-                    && mutate!(BarrierOfBefore: token == asked => true) =>
+                if leader == name.proposer && mutate!(BarrierOfBefore: token == asked => true) =>
             {
                 if barriers.applied.is_at_or_after(name) {
                     cx.mark("inputs.barrier_after_its_cut");

@@ -2,6 +2,41 @@
 
 use super::*;
 
+use shuttle::sync::Barrier;
+
+/// The number of orders of each test with a cold store. A rollback and an eviction lock each part
+/// of the hash table, so an order takes long.
+const COLD_ORDERS: usize = 40;
+
+/// A cold store whose first request ends only when a rollback may begin.
+#[derive(Debug)]
+struct Meeting {
+    values: ColdMemory,
+    rollback: Arc<Barrier>,
+}
+
+impl Cold for Meeting {
+    fn put(&self, values: &[Copied]) {
+        self.values.put(values);
+    }
+
+    fn get(&self, keys: &[(TableId, Key)]) -> Vec<Option<(SnapshotVersion, Value)>> {
+        let found = self.values.get(keys);
+        if self.values.gets() == 1 {
+            self.rollback.wait();
+        }
+        found
+    }
+
+    fn remove(&self, gone: &[(TableId, Key, SnapshotVersion)]) {
+        self.values.remove(gone);
+    }
+
+    fn clear(&self) {
+        self.values.clear();
+    }
+}
+
 /// A value that is not stored inline, so that it can be evicted.
 fn put_long(store: &Store, at: u64, number: u8, content: u8) {
     let value = [&[number, content][..], &[0; 40]].concat();
@@ -9,8 +44,8 @@ fn put_long(store: &Store, at: u64, number: u8, content: u8) {
 }
 
 /// A store without memory for values: key 10 since version 1, key 20 since version 2.
-fn cold_store() -> Arc<Store> {
-    let store = Arc::new(Store::with_cold(Box::new(ColdMemory::default()), 0));
+fn cold_store(cold: impl Cold + 'static) -> Arc<Store> {
+    let store = Arc::new(Store::with_cold(Box::new(cold), 0));
     put_long(&store, 1, 10, 1);
     publish(&store, 1);
     put_long(&store, 2, 20, 2);
@@ -31,12 +66,15 @@ fn write_again(store: &Store) {
 /// The value that was fetched before the rollback has the version of the later value.
 #[test]
 fn a_value_that_is_fetched_during_a_rollback_does_not_replace_a_later_one() {
-    explore(|| {
-        let store = cold_store();
+    explore_few_switches(COLD_ORDERS, || {
+        let rollback = Arc::new(Barrier::new(2));
+        let values = ColdMemory::default();
+        let store = cold_store(Meeting { values, rollback: rollback.clone() });
         let fetcher = {
             let store = store.clone();
             thread::spawn(move || store.fetch_ahead(&[(TABLE, key(20))]))
         };
+        rollback.wait();
         write_again(&store);
         fetcher.join().unwrap();
         assert_eq!(read_one(&store, 20, SnapshotVersion(2)), Some(3));
@@ -48,8 +86,8 @@ fn a_value_that_is_fetched_during_a_rollback_does_not_replace_a_later_one() {
 fn a_reader_knows_whether_the_store_was_rolled_back_under_it() {
     let lost = Arc::new(Count::new(0));
     let counted = lost.clone();
-    explore(move || {
-        let store = cold_store();
+    explore_few_switches(COLD_ORDERS, move || {
+        let store = cold_store(ColdMemory::default());
         let writer = {
             let store = store.clone();
             thread::spawn(move || write_again(&store))
