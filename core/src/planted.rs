@@ -54,6 +54,8 @@ bugs! {
         "Undecided entries of agreement are not overwritten by newer ones.";
     FreshWithoutCut, "fresh-without-cut",
         "A strict read waits for no cut if this node has nothing in flight.";
+    BarrierOfBefore, "barrier-of-before",
+        "A strict read takes the answer to an earlier request for the one to its own.";
     SnapshotSeesUncommitted, "snapshot-sees-uncommitted", "A read sees uncommitted writes.";
     ChainsNotJoined, "chains-not-joined",
         "Runs that read each other's writes form separate chains.";

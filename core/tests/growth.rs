@@ -314,3 +314,44 @@ fn the_cost_of_new_rows_grows_with_their_number() {
         }
     });
 }
+
+/// A transaction, or an epoch, of many writes is one batch for the store.
+#[test]
+fn the_cost_of_an_epoch_s_writes_grows_with_their_number() {
+    for (load, keys) in [("different keys", usize::MAX), ("few keys", 10)] {
+        let prepare = |n: usize| {
+            let place = |i: usize| key(i.wrapping_mul(7_919) % n.min(keys));
+            (0..n).map(|i| (TABLE, place(i), version(1, i))).collect::<Vec<_>>()
+        };
+        grows(load, 4_000, prepare, |n, writes| {
+            let (store, at) = (Store::new(), SnapshotVersion(1));
+            store.apply_batch(&Sequential, at, writes);
+            store.publish(at);
+            store.settle(&Sequential);
+            assert_eq!(store.len(TABLE), n.min(keys));
+        });
+    }
+}
+
+/// Tables are created one after the other, each with a row and in an epoch of its own.
+#[test]
+fn the_cost_of_tables_grows_with_their_number() {
+    grows(
+        "tables",
+        100,
+        |_| Store::new(),
+        |n, store| {
+            for number in 1..=n as u64 {
+                let table = TableId(number.try_into().expect("few tables"));
+                let writes = vec![(table, key(7), version(number, 7))];
+                store.apply_batch(&Sequential, SnapshotVersion(number), writes);
+                store.publish(SnapshotVersion(number));
+                store.settle(&Sequential);
+                store.reclaim(store.published());
+                assert!(store.read(table, &key(7), store.published()).is_some());
+            }
+            assert_eq!(store.table_ids().len(), n);
+            store.retreat_to(store.published());
+        },
+    );
+}

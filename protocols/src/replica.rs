@@ -76,6 +76,12 @@ impl Replica {
         self.token
     }
 
+    /// The name of this run's last request, for the exhaustive search.
+    #[cfg(test)]
+    pub(crate) fn last_token(&self) -> u64 {
+        self.token
+    }
+
     /// The node id of a replica of the group.
     pub(crate) fn node(&self, replica: NodeId) -> NodeId {
         self.group.node(replica)

@@ -5,6 +5,8 @@
 //! drawn at random; the other half have few switches at unlikely places (PCT), where most races
 //! are. An order that fails is printed, and `shuttle::replay` repeats it.
 
+mod rollback;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering};
 
@@ -37,15 +39,22 @@ const TABLE: TableId = TableId(7);
 /// Runs a test in many orders.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     let test = Arc::new(test);
-    let run = |scheduler: Box<dyn Scheduler + Send>| {
-        let mut config = Config::new();
-        config.stack_size = STACK_BYTES;
-        config.silence_warnings = true;
-        let test = test.clone();
-        Runner::new(scheduler, config).run(move || test());
-    };
-    run(Box::new(RandomScheduler::new_from_seed(SEED, ORDERS)));
-    run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, ORDERS)));
+    run(Box::new(RandomScheduler::new_from_seed(SEED, ORDERS)), &test);
+    run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, ORDERS)), &test);
+}
+
+/// Runs a test in many orders, all with few switches: for tests with so many steps that one thread
+/// never does all of them between two of another in a random order.
+fn explore_few_switches(orders: usize, test: impl Fn() + Send + Sync + 'static) {
+    run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, orders)), &Arc::new(test));
+}
+
+fn run<F: Fn() + Send + Sync + 'static>(scheduler: Box<dyn Scheduler + Send>, test: &Arc<F>) {
+    let mut config = Config::new();
+    config.stack_size = STACK_BYTES;
+    config.silence_warnings = true;
+    let test = test.clone();
+    Runner::new(scheduler, config).run(move || test());
 }
 
 /// A pool with a scheduler thread for each job.

@@ -21,9 +21,11 @@
 //! is never wrong.
 
 mod node;
+mod outcome;
+mod reads;
 mod search;
 
-pub(crate) use node::{Brain, Happened, Out, Reply, Sent, View};
+pub(crate) use node::{Brain, Fresh, Happened, Out, Reply, Sent, View};
 pub(crate) use search::search;
 
 /// The number of replicas.
@@ -41,6 +43,8 @@ pub(crate) enum Act {
     Campaign,
     /// A client submits a transaction, which becomes a batch by itself.
     Submit,
+    /// A client begins the node's strict read of this number.
+    Read(u8),
     /// The node has waited for batches for long.
     Fetch,
 }
@@ -64,6 +68,15 @@ pub(crate) enum Event {
     Act(Act),
 }
 
+/// A step before a search, which it takes in this order only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Opening {
+    /// A node acts.
+    Act(u8, Act),
+    /// All messages arrive, except for those from one node to another on one lane.
+    Deliver { except: (u8, u8, u8) },
+}
+
 /// The limits of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounds {
@@ -80,6 +93,10 @@ pub(crate) struct Bounds {
     pub crashes: u8,
     /// The maximum number of transactions at each node.
     pub submits: [u8; NODES],
+    /// The maximum number of strict reads at each node, including those of the opening.
+    pub reads: [u8; NODES],
+    /// The steps that lead to the first state. Its campaigns and proposals do not count.
+    pub opening: &'static [Opening],
     /// The minimum number of decisions at an end; missing ones are proposed there.
     pub decisions: u8,
     /// A search that visits more states than this ends without an answer.

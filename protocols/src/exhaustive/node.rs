@@ -23,12 +23,22 @@ pub(crate) struct Reply {
     pub held: (u8, u64),
 }
 
+/// The answer to a client's strict read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    /// The number of the read, which its act had.
+    pub read: u8,
+    /// The number of the last decision that it sees.
+    pub decision: u64,
+}
+
 /// The effects of a brain. `after` counts the log records that must be durable first.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     pub records: Vec<Vec<u8>>,
     pub sends: Vec<(usize, Sent)>,
     pub replies: Vec<(usize, Reply)>,
+    pub fresh: Vec<Fresh>,
     /// The reason why it stopped itself.
     pub stop: Option<String>,
 }
@@ -93,6 +103,7 @@ pub(crate) struct Node<B> {
 pub(crate) struct Done {
     pub sent: Vec<Sent>,
     pub replies: Vec<Reply>,
+    pub fresh: Vec<Fresh>,
     pub stop: Option<String>,
 }
 
@@ -132,7 +143,7 @@ impl<B: Brain> Node<B> {
                 let more = self.carry_out(out);
                 done.sent.extend(more.sent);
                 done.replies.extend(more.replies);
-                return Done { stop: more.stop, ..done };
+                return Done { stop: more.stop, fresh: more.fresh, ..done };
             }
             Event::Message { from, .. } => Happened::Message { from, bytes: message },
             Event::PeerUp(peer) => Happened::PeerUp(peer),
@@ -151,7 +162,7 @@ impl<B: Brain> Node<B> {
         self.log.extend(out.records);
         self.sends.extend(out.sends);
         self.replies.extend(out.replies);
-        Done { stop: out.stop, ..self.release() }
+        Done { stop: out.stop, fresh: out.fresh, ..self.release() }
     }
 
     /// Takes the effects that wait for no more records. Of two messages to one peer the second may
@@ -162,7 +173,7 @@ impl<B: Brain> Node<B> {
         let sent = sent.map(|(_, sent)| sent).collect();
         let replies = self.replies.extract_if(.., |(after, _)| *after <= synced);
         let replies = replies.map(|(_, reply)| reply).collect();
-        Done { sent, replies, stop: None }
+        Done { sent, replies, ..Done::default() }
     }
 
     pub(crate) fn digest(&self) -> u128 {

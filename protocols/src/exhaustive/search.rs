@@ -1,15 +1,16 @@
 //! The search: worlds, choices, and the checks of each world.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use pangea_core::hash::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::node::Node;
-use super::{Act, Bounds, Brain, Event, MAJORITY, NODES, Reply, View};
+use super::node::{Fresh, Node};
+use super::outcome::{Found, Outcome};
+use super::reads::Clients;
+use super::{Act, Bounds, Brain, Event, MAJORITY, NODES, Opening, Reply, View};
 
 /// The nodes, as they are named in messages.
 const IDS: [u8; NODES] = [0, 1, 2];
@@ -48,6 +49,7 @@ struct World {
     campaigns: u8,
     crashes: u8,
     submits: [u8; NODES],
+    clients: Clients,
     ever: Rc<BTreeMap<(u8, u64), u64>>,
 }
 
@@ -66,41 +68,9 @@ struct Step {
     next: u32,
     sent: Vec<(u8, u8, u32)>,
     replies: Vec<Reply>,
+    fresh: Vec<Fresh>,
     /// A violation, if any.
     wrong: Option<String>,
-}
-
-/// A violation, and the fewest choices that lead to it.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub what: String,
-    pub choices: Vec<String>,
-}
-
-/// The result of a search.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub states: usize,
-    pub transitions: usize,
-    /// The number of states in which only a power loss remains to choose.
-    pub ends: usize,
-    /// The number of states of single nodes.
-    pub node_states: usize,
-    /// Whether every state was visited.
-    pub is_complete: bool,
-    pub found: Option<Found>,
-}
-
-impl Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, transitions, ends, node_states, is_complete, found } = self;
-        let how = if *is_complete { "all" } else { "not all" };
-        write!(f, "{states} states, {transitions} transitions, {ends} ends, ")?;
-        write!(f, "{node_states} states of single nodes; {how} were explored")?;
-        let Some(Found { what, choices }) = found else { return Ok(()) };
-        write!(f, "\n{what}, after")?;
-        choices.iter().enumerate().try_for_each(|(i, line)| write!(f, "\n{:3}. {line}", i + 1))
-    }
 }
 
 /// Visits every state within `bounds`, or stops at the first violation.
@@ -167,6 +137,7 @@ impl<B: Brain> Search<B> {
             campaigns: 0,
             crashes: 0,
             submits: [0; NODES],
+            clients: Clients::default(),
             ever: Rc::default(),
         };
         let fine = "runs outside the search succeed";
@@ -177,8 +148,25 @@ impl<B: Brain> Search<B> {
         self.choose(&mut world, Choice::Act(0, Act::Campaign)).expect(fine);
         self.rest(&mut world).expect(fine);
         assert!(self.view(&world, 0).is_leader, "the first node leads");
-        world.campaigns = 0;
+        for step in self.bounds.opening {
+            self.open(&mut world, *step).expect(fine);
+        }
+        (world.campaigns, world.proposals) = (0, 0);
         world
+    }
+
+    fn open(&mut self, world: &mut World, step: Opening) -> Result<(), String> {
+        let (from, to, lane) = match step {
+            Opening::Act(node, act) => return self.choose(world, Choice::Act(node, act)),
+            Opening::Deliver { except } => except,
+        };
+        let held = Choice::Deliver(Link { from, to, lane });
+        for _ in 0..REST_MAX {
+            let next = self.next_of_itself(world).find(|choice| *choice != held);
+            let Some(choice) = next else { return Ok(()) };
+            self.choose(world, choice)?;
+        }
+        Err("replicas exchange messages without end".to_owned())
     }
 
     /// Returns whether all states were visited, or the state, the choice in it if there was one,
@@ -257,6 +245,9 @@ impl<B: Brain> Search<B> {
             if world.submits[id] < bounds.submits[id] {
                 choices.push(Choice::Act(node, Act::Submit));
             }
+            if let Some(number) = world.clients.next_read(&bounds, node) {
+                choices.push(Choice::Act(node, Act::Read(number)));
+            }
             if bounds.frail == Some(node) && world.crashes < bounds.crashes {
                 choices.push(Choice::Crash(node));
             }
@@ -275,6 +266,7 @@ impl<B: Brain> Search<B> {
             Choice::Sync(node) => self.happen(world, node, Event::Sync),
             Choice::Crash(node) => {
                 world.crashes += 1;
+                world.clients.crash(node);
                 self.happen(world, node, Event::Crash)?;
                 world.on_way.retain(|(link, _)| link.from != node && link.to != node);
                 for peer in peers(node) {
@@ -299,6 +291,7 @@ impl<B: Brain> Search<B> {
                     Act::Propose(_) => world.proposals += 1,
                     Act::Campaign => world.campaigns += 1,
                     Act::Submit => world.submits[usize::from(node)] += 1,
+                    Act::Read(number) => world.clients.begin_read(node, number),
                     Act::Fetch => {}
                 }
                 self.happen(world, node, Event::Act(act))
@@ -325,7 +318,11 @@ impl<B: Brain> Search<B> {
             self.happen(world, node, Event::Sync)?;
         }
         self.check_known(world, node)?;
-        step.replies.iter().try_for_each(|reply| self.check_reply(world, node, reply))
+        for reply in &step.replies {
+            self.check_reply(world, node, reply)?;
+            world.clients.note_acknowledged(&self.bounds, reply.decision);
+        }
+        step.fresh.iter().try_for_each(|fresh| world.clients.end_read(node, fresh))
     }
 
     /// Checks that the facts a node considers settled are the same as on all others ever, and are
@@ -435,7 +432,7 @@ impl<B: Brain> Search<B> {
             let known = view.known.iter().filter(|((kind, _), _)| *kind == 0);
             known.count() == decisions().count() && view.known.last().copied() == last
         };
-        enough && views.iter().all(all)
+        enough && views.iter().all(all) && world.clients.are_answered()
     }
 
     /// The result of an event in a state of a node.
@@ -455,6 +452,7 @@ impl<B: Brain> Search<B> {
                 next: local,
                 sent: Vec::new(),
                 replies: Vec::new(),
+                fresh: Vec::new(),
                 wrong: Some(format!("a node panicked: {}", reason(&*panic))),
             },
             Ok(done) => {
@@ -465,7 +463,7 @@ impl<B: Brain> Search<B> {
                     sent.push((message.to, message.lane, name));
                 }
                 let wrong = done.stop.map(|why| format!("a node stopped: {why}"));
-                Step { next, sent, replies: done.replies, wrong }
+                Step { next, sent, replies: done.replies, fresh: done.fresh, wrong }
             }
         };
         let step = Rc::new(step);
@@ -570,6 +568,7 @@ impl World {
         bytes.push(u8::MAX);
         bytes.extend([self.proposals, self.campaigns, self.crashes]);
         bytes.extend(self.submits);
+        self.clients.digest(&mut bytes);
         for ((kind, number), digest) in self.ever.iter() {
             bytes.push(*kind);
             bytes.extend(number.to_le_bytes());

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, Ticket};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
@@ -69,6 +70,22 @@ impl Barriers {
     /// Whether some replica waits for the next proposal.
     pub(crate) fn is_asked(&self) -> bool {
         !self.asking.is_empty()
+    }
+
+    /// The whole state, for the exhaustive search.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> String {
+        let ticket = |waiter: &Waiter| match waiter {
+            Waiter::Session(ticket) | Waiter::Program(ticket, _) => ticket.0,
+        };
+        let tickets = |waiters: &[Waiter]| waiters.iter().map(ticket).collect::<Vec<_>>();
+        let requested = self.requested.as_ref();
+        let requested = requested.map(|(leader, asked, waiters)| (leader, asked, tickets(waiters)));
+        let proposed = self.proposed.iter();
+        let proposed = proposed.map(|(name, term, waiters)| (name, term, tickets(waiters)));
+        let proposed: Vec<_> = proposed.collect();
+        let waiting = (tickets(&self.arrived), requested, proposed, tickets(&self.released));
+        format!("{waiting:?} {:?} {:?}", self.applied, self.asking)
     }
 
     /// Releases reads that have just arrived without waiting: a planted bug.
@@ -148,7 +165,9 @@ impl<H: Host> Inputs<H> {
     ) {
         let barriers = &mut self.barriers;
         match barriers.requested.take() {
-            Some((leader, asked, waiters)) if leader == name.proposer && token == asked => {
+            Some((leader, asked, waiters))
+                if leader == name.proposer && mutate!(BarrierOfBefore: token == asked => true) =>
+            {
                 if barriers.applied.is_at_or_after(name) {
                     cx.mark("inputs.barrier_after_its_cut");
                     self.release(cx, waiters);

@@ -25,12 +25,17 @@ use super::batch::Batch;
 use super::epoch_record::EpochRecord;
 use super::{Cut, Message, Minerva, Options, Timer};
 use crate::agreement;
-use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
+use crate::exhaustive::{
+    self, Act, Bounds, Brain, Fresh, Happened, Opening, Out, Reply, Sent, View,
+};
 use crate::inputs;
 use crate::replica::kind;
 use crate::streams;
 
 const TABLE: TableId = TableId(7);
+
+/// The ticket of the first strict read. Those of transactions are smaller.
+const READS: u64 = 1_000;
 
 /// Longer than any timeout.
 const LONG: Span = Span::from_ms(10_000);
@@ -69,25 +74,44 @@ struct Replica {
 
 impl Replica {
     fn input(&mut self, input: Input<Minerva>, out: &mut Out) {
-        let mut next = Some(input);
-        while let Some(input) = next.take() {
-            let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
-            let mut effects = Vec::new();
-            let (rng, store) = (&mut self.rng, &self.store);
-            let mut cx = Cx::new(now, rng, store, &Sequential, self.head, &mut effects);
-            self.minerva.step(&mut cx, input);
-            self.minerva.invariants();
-            for effect in effects {
-                match effect {
-                    Effect::Resume => next = Some(Input::Resume),
-                    effect => self.carry_out(effect, out),
-                }
-            }
+        self.work(|minerva, cx| minerva.step(cx, input), out);
+    }
+
+    /// Carries out a step, and the steps that it asks for.
+    fn work(&mut self, step: impl FnOnce(&mut Minerva, &mut Cx<'_, Minerva>), out: &mut Out) {
+        let mut is_more = self.work_once(step, out);
+        while is_more {
+            is_more = self.work_once(|minerva, cx| minerva.step(cx, Input::Resume), out);
         }
         // If several epochs were applied in one step, the earlier ones may already be reclaimed.
         let last = self.store.published();
         if last > SnapshotVersion::ZERO {
             self.states.insert(last.0, self.store.digest(last));
+        }
+    }
+
+    /// Returns whether the step asks for another.
+    fn work_once(
+        &mut self,
+        step: impl FnOnce(&mut Minerva, &mut Cx<'_, Minerva>),
+        out: &mut Out,
+    ) -> bool {
+        let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
+        let mut effects = Vec::new();
+        let (rng, store) = (&mut self.rng, &self.store);
+        let mut cx = Cx::new(now, rng, store, &Sequential, self.head, &mut effects);
+        step(&mut self.minerva, &mut cx);
+        self.minerva.invariants();
+        let is_resumed = effects.iter().any(|effect| matches!(effect, Effect::Resume));
+        effects.into_iter().for_each(|effect| self.carry_out(effect, out));
+        is_resumed
+    }
+
+    /// Strict reads ask another coordinator, as the timer for progress has them do. It fires as
+    /// soon as there is one, and does nothing else.
+    fn retry_reads(&mut self, before: Option<NodeId>, out: &mut Out) {
+        if self.minerva.state.inputs.agreement().leader() != before {
+            self.work(|minerva, cx| minerva.state.inputs.retry_barriers(cx, None), out);
         }
     }
 
@@ -112,7 +136,11 @@ impl Replica {
             Effect::MasterTerm { .. } => panic!("Minerva has no master"),
             Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
-            Effect::Reply { .. } | Effect::Fresh { .. } => panic!("no requester"),
+            Effect::Fresh { ticket: Ticket(ticket), version } => {
+                let read = (ticket - READS) as u8;
+                out.fresh.push(Fresh { read, decision: version.0 });
+            }
+            Effect::Reply { .. } => panic!("no requester"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),
             Effect::Resume | Effect::SetTimer { .. } | Effect::ClearTimer(_) | Effect::Mark(_) => {}
         }
@@ -135,9 +163,15 @@ impl Replica {
                 self.input(Input::Submit(vec![Submission { ticket, request }]), out);
                 self.input(Input::Timer(Timer::Batch), out);
             }
+            Act::Read(number) => {
+                let ticket = Ticket(READS + u64::from(number));
+                let request = Request::Fresh;
+                self.input(Input::Submit(vec![Submission { ticket, request }]), out);
+            }
             Act::Fetch => {
                 self.now = self.now + LONG;
                 self.input(Input::Timer(Timer::Fetch), out);
+                self.retry_reads(None, out);
             }
         }
     }
@@ -218,6 +252,7 @@ impl Brain for Replica {
 
     fn step(&mut self, event: &Happened<'_>) -> Out {
         let mut out = Out::default();
+        let leader = self.minerva.state.inputs.agreement().leader();
         let proposed = self.minerva.state.inputs.cut.last_proposal.nonce;
         match *event {
             Happened::Durable(upto) => {
@@ -232,6 +267,7 @@ impl Brain for Replica {
             Happened::PeerDown(peer) => self.input(Input::PeerDown(NodeId(peer.into())), &mut out),
             Happened::Act(act) => self.act(act, &mut out),
         }
+        self.retry_reads(leader, &mut out);
         self.note_agreed(event, proposed);
         out
     }
@@ -271,7 +307,8 @@ impl Brain for Replica {
         let first_start = s.presence.first_start(&s.replica);
         let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
         let agreed = (self.agreed, self.submitted, &self.states, self.now);
-        let rest = (&own.contention, &s.streams.applied, &s.collection.applied);
+        let reads = (s.barriers.described(), s.replica.last_token());
+        let rest = (reads, &own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
         let all = (execution, logs, replication, cut, greetings, agreed, rest);
         hasher.update(format!("{all:?}").as_bytes());
@@ -335,6 +372,8 @@ const CALM: Bounds = Bounds {
     frail: None,
     crashes: 0,
     submits: [0, 1, 0],
+    reads: [0; 3],
+    opening: &[],
     decisions: 2,
     states_max: exhaustive::STATES_MAX,
 };
@@ -363,6 +402,53 @@ fn cuts_are_the_same_in_every_order() {
     exhaustive::all_is_well::<Replica>(&all);
 }
 
+/// The third replica's first strict read asks the first coordinator, and its request is late. The
+/// second one coordinates for a while and answers the read. The first is then elected again, and
+/// the late request reaches it in that term: its answer must not count for the second read. The
+/// events before that have this order alone, because all of their orders are too many.
+const READ_ACROSS: Bounds = Bounds {
+    proposals: 2,
+    submits: [1, 0, 0],
+    reads: [0, 0, 2],
+    opening: &[
+        Opening::Act(2, Act::Read(0)),
+        Opening::Act(1, Act::Campaign),
+        Opening::Deliver { except: LATE },
+        Opening::Act(1, Act::Propose(0)),
+        Opening::Deliver { except: LATE },
+        Opening::Act(0, Act::Campaign),
+        Opening::Deliver { except: LATE },
+        Opening::Deliver { except: NO_LINK },
+    ],
+    ..CALM
+};
+
+/// The link of the late request.
+const LATE: (u8, u8, u8) = (2, 0, 0);
+
+/// No node sends to itself.
+const NO_LINK: (u8, u8, u8) = (0, 0, 0);
+
+/// A read that begins after the acknowledgement of a write sees it, although the coordinator
+/// changes twice.
+#[test]
+fn strict_reads_see_what_was_acknowledged_before_them_in_every_order() {
+    let mut all = vec![
+        Bounds { reads: [0, 0, 1], ..CALM },
+        Bounds { proposals: 2, reads: [0, 0, 1], ..CALM },
+        Bounds { campaigns: 1, reads: [0, 0, 1], submits: [0; 3], ..CALM },
+        READ_ACROSS,
+    ];
+    if exhaustive::IS_LARGE {
+        // The late request arrives at any time.
+        let opening = READ_ACROSS.opening.split_last().expect("it has steps").1;
+        all.push(Bounds { opening, ..READ_ACROSS });
+        all.push(Bounds { campaigns: 1, ..READ_ACROSS });
+        all.push(Bounds { campaigns: 1, reads: [0, 0, 1], ..CALM });
+    }
+    exhaustive::all_is_well::<Replica>(&all);
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn a_planted_bug_of_the_cut_is_found_with_the_fewest_choices() {
@@ -374,4 +460,6 @@ fn a_planted_bug_of_the_cut_is_found_with_the_fewest_choices() {
     exhaustive::is_found::<Replica>(Bug::CutPastGap, CALM);
     let frail = Some(1);
     exhaustive::is_found::<Replica>(Bug::SendBeforeFsync, Bounds { frail, crashes: 1, ..CALM });
+    exhaustive::is_found::<Replica>(Bug::FreshWithoutCut, Bounds { reads: [0, 0, 1], ..CALM });
+    exhaustive::is_found::<Replica>(Bug::BarrierOfBefore, READ_ACROSS);
 }

@@ -76,7 +76,7 @@ impl Brain for Replica {
             Happened::PeerUp(peer) => self.agreement.on_peer_up(NodeId((*peer).into())),
             Happened::Act(Act::Propose(nth)) => self.agreement.propose(100 + u32::from(*nth)),
             Happened::Act(Act::Campaign) => self.agreement.campaign(),
-            Happened::Act(Act::Submit | Act::Fetch) => return Out::default(),
+            Happened::Act(Act::Submit | Act::Read(_) | Act::Fetch) => return Out::default(),
         }
         self.history = exhaustive::digest(format!("{} {event:?}", self.history).as_bytes());
         self.take()
@@ -119,6 +119,8 @@ const CALM: Bounds = Bounds {
     frail: None,
     crashes: 0,
     submits: [0; 3],
+    reads: [0; 3],
+    opening: &[],
     decisions: 2,
     states_max: exhaustive::STATES_MAX,
 };
