@@ -82,6 +82,9 @@ struct Args {
     /// The time for the tests of a mutant, and again for the runs of the simulator.
     #[arg(long, value_name = "SECS", default_value_t = 20)]
     secs_each: u32,
+    /// Only so many different runs of the simulator, spread over all kinds.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    runs: usize,
     /// Only the mutants at this place, with the output of the check that notices each.
     #[arg(long, value_name = "FILE:LINE[:COLUMN]")]
     only: Option<String>,
@@ -111,6 +114,8 @@ impl Failure {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     digest: String,
+    /// `--runs` of the recording.
+    runs: usize,
     built: Built,
     checks: Vec<Check>,
 }
@@ -221,7 +226,8 @@ fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
 /// forgets the results.
 fn state(tree: &Tree, work: &Path, args: &Args, stop: &Stop) -> Result<Option<State>, Failure> {
     let (path, results) = (work.join("state.json"), work.join("results.jsonl"));
-    let known: Option<State> = checks::load(&path).filter(|it: &State| it.digest == tree.digest);
+    let known: Option<State> =
+        checks::load(&path).filter(|it: &State| it.digest == tree.digest && it.runs == args.runs);
     if known.is_none() || args.again {
         let _ = fs::remove_file(&results);
     }
@@ -236,11 +242,11 @@ fn state(tree: &Tree, work: &Path, args: &Args, stop: &Stop) -> Result<Option<St
     }
     let built = built?;
     let runner = Runner { built: &built, work: work.to_owned(), stop: stop.clone() };
-    let checks = runner.record(jobs)?;
+    let checks = runner.record(jobs, args.runs)?;
     if stop.is_set() {
         return Ok(None);
     }
-    let state = State { digest: tree.digest.clone(), built, checks };
+    let state = State { digest: tree.digest.clone(), runs: args.runs, built, checks };
     let text = serde_json::to_vec(&state).expect("the state can be written");
     fs::write(&path, text).map_err(|error| Failure::new("the state", &error))?;
     Ok(Some(state))

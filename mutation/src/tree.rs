@@ -177,9 +177,8 @@ impl Tree {
                 return Ok(built);
             }
             let before = built.left_out.len();
-            for (file, bytes) in errors(&messages) {
-                let blamed = switched.get(&file).map_or(&[][..], |file| file.blamed(&bytes));
-                built.left_out.extend(blamed);
+            for error in errors(&messages) {
+                built.left_out.extend(blamed(&error, &switched));
             }
             if built.left_out.len() == before {
                 return Err(Failure::text(&rendered(&messages)));
@@ -281,20 +280,46 @@ fn parsed(messages: &str) -> impl Iterator<Item = Value> {
     messages.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The places of all errors, in bytes of the copy's files.
-fn errors(messages: &str) -> Vec<(String, Range<usize>)> {
-    let mut found = Vec::new();
-    for message in parsed(messages).filter(|message| message["message"]["level"] == "error") {
-        for span in message["message"]["spans"].as_array().into_iter().flatten() {
-            let bytes = [&span["byte_start"], &span["byte_end"]].map(|it| it.as_u64());
-            if let ([Some(start), Some(end)], Some(file), Some(true)) =
-                (bytes, span["file_name"].as_str(), span["is_primary"].as_bool())
-            {
-                found.push((file.to_owned(), start as usize..end as usize));
-            }
+/// A place that a compiler error names.
+struct Named {
+    file: String,
+    bytes: Range<usize>,
+    is_primary: bool,
+}
+
+/// All errors with the places that they name.
+fn errors(messages: &str) -> Vec<Vec<Named>> {
+    let errors = parsed(messages).filter(|message| message["message"]["level"] == "error");
+    let named = |span: &Value| {
+        let [start, end] = [&span["byte_start"], &span["byte_end"]].map(|it| it.as_u64());
+        Some(Named {
+            file: span["file_name"].as_str()?.to_owned(),
+            bytes: start? as usize..end? as usize,
+            is_primary: span["is_primary"].as_bool()?,
+        })
+    };
+    let places = |message: Value| {
+        message["message"]["spans"].as_array().into_iter().flatten().filter_map(named).collect()
+    };
+    errors.map(places).collect()
+}
+
+/// The mutants that an error is about: those at its first place, or else at the others. An error of
+/// the borrow checker may name no place with a mutant, but only what comes before and after it.
+fn blamed(error: &[Named], switched: &BTreeMap<String, Switched>) -> Vec<u32> {
+    for is_primary in [true, false] {
+        let places = error.iter().filter(|named| named.is_primary == is_primary);
+        let files = places.filter_map(|it| Some(switched.get(&it.file)?.blamed(&it.bytes)));
+        let numbers: Vec<u32> = files.flatten().copied().collect();
+        if !numbers.is_empty() {
+            return numbers;
         }
     }
-    found
+    let Some(Named { file, .. }) = error.first() else { return Vec::new() };
+    let of_file = || error.iter().filter(|named| named.file == *file);
+    let start = of_file().map(|named| named.bytes.start).min().unwrap_or_default();
+    let end = of_file().map(|named| named.bytes.end).max().unwrap_or_default();
+    switched.get(file).map(|file| file.inside(&(start..end))).unwrap_or_default()
 }
 
 fn rendered(messages: &str) -> String {
