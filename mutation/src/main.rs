@@ -135,7 +135,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let work = target_directory(root)?.join("mutation");
     fs::create_dir_all(&work).map_err(|error| Failure::new("target", &error))?;
     let tree = Tree::read(root, &work)?;
-    let chosen = chosen(&tree.mutants, args);
+    let chosen = chosen(&tree, args);
     if args.list {
         chosen.iter().for_each(|&number| println!("{}", tree.mutants[number as usize]));
         return Ok(ExitCode::SUCCESS);
@@ -165,6 +165,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
 
     let of_chosen = chosen.iter().filter_map(|number| tried.get(number));
     let built = (0..tree.mutants.len() as u32).filter(is_built);
+    let built = built.filter(|&number| tree.decides(&tree.mutants[number as usize]));
     let mutants = built.map(|number| &tree.mutants[number as usize]);
     let text = report::report(mutants, of_chosen);
     let path = work.join("report.md");
@@ -189,7 +190,7 @@ fn target_directory(root: &Path) -> Result<PathBuf, Failure> {
 
 /// Returns the numbers of the mutants to try, in an order whose every beginning is spread over all
 /// files by their numbers of mutants.
-fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
+fn chosen(tree: &Tree, args: &Args) -> Vec<u32> {
     let is_at = |mutant: &Mutant, place: &str| {
         let Mutant { file, line, column, .. } = mutant;
         place == format!("{file}:{line}") || place == format!("{file}:{line}:{column}")
@@ -199,8 +200,9 @@ fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
         mutant.file == path || mutant.file.starts_with(&format!("{path}/"))
     };
     let mut by_file: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for (number, mutant) in mutants.iter().enumerate() {
+    for (number, mutant) in tree.mutants.iter().enumerate() {
         let is_chosen = args.file.is_empty() || args.file.iter().any(|path| is_in(mutant, path));
+        let is_chosen = is_chosen && tree.decides(mutant);
         if is_chosen && args.only.as_ref().is_none_or(|place| is_at(mutant, place)) {
             by_file.entry(&mutant.file).or_default().push(number as u32);
         }
