@@ -11,6 +11,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Failure;
+use crate::checks;
 use crate::places::{self, Mutant};
 use crate::rewrite::{Edit, Switched, switched};
 
@@ -176,13 +177,25 @@ impl Tree {
         Ok(())
     }
 
+    /// A digest of all mutants.
+    fn names(&self) -> String {
+        let mut hash = Xxh3::new();
+        self.mutants.iter().for_each(|mutant| hash.update(format!("{mutant:?}").as_bytes()));
+        format!("{:016x}", hash.digest())
+    }
+
     /// Writes the copy, leaves out mutants that do not compile, and builds the tests.
     ///
     /// # Errors
     /// If the copy cannot be written, or does not compile for another reason.
     pub fn build(&self, jobs: usize) -> Result<Built, Failure> {
         let kinds = ["--no-run", "--lib", "--test", "phases", "--test", "mutants"];
+        let known = self.copy.with_file_name("left-out.json");
+        // Found by an earlier call, if the mutants are the same.
+        let earlier: Option<(String, BTreeSet<u32>)> = checks::load(&known);
+        let earlier = earlier.filter(|(names, _)| *names == self.names());
         let mut built = Built::default();
+        built.left_out = earlier.map(|(_, left_out)| left_out).unwrap_or_default();
         for _ in 0..ROUNDS_MAX {
             let switched = self.write(&built.left_out)?;
             let (is_checked, messages) = self.cargo(&["check"], &[], jobs)?;
@@ -203,6 +216,8 @@ impl Tree {
                 return Err(Failure::text(&rendered(&messages)));
             }
             eprintln!("{} mutants do not compile and are left out", built.left_out.len());
+            let text = serde_json::to_vec(&(self.names(), &built.left_out)).expect("numbers");
+            fs::write(&known, text).map_err(|error| Failure::new("left-out.json", &error))?;
         }
         Err(Failure::text("there are mutants that do not compile in every round"))
     }

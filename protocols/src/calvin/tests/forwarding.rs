@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::key::Key;
 use pangea_core::partition::ShardSet;
-use pangea_core::protocol::{Input, Lane, PeerMessage, Request, Submission};
+use pangea_core::protocol::{Input, Lane, Message as _, Request, Submission};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, ReadVersion, SqlState};
