@@ -205,8 +205,8 @@ impl Tree {
         // Found by an earlier call, if the mutants are the same.
         let earlier: Option<(String, BTreeSet<u32>)> = checks::load(&known);
         let earlier = earlier.filter(|(names, _)| *names == self.names());
-        let mut built = Built::default();
-        built.left_out = earlier.map(|(_, left_out)| left_out).unwrap_or_default();
+        let left_out = earlier.map(|(_, left_out)| left_out).unwrap_or_default();
+        let mut built = Built { left_out, ..Built::default() };
         for _ in 0..ROUNDS_MAX {
             let switched = self.write(&built.left_out)?;
             let (is_checked, messages) = self.cargo(&["check"], &[], jobs)?;
