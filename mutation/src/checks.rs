@@ -73,7 +73,8 @@ impl Runner<'_> {
         Ok(command)
     }
 
-    fn names(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+    /// The checks: all tests, and so many runs of the simulator, spread over all kinds.
+    fn names(&self, runs_max: usize) -> Result<Vec<(&'static str, String)>, Failure> {
         let mut names = Vec::new();
         let output = |command: &mut Command| -> Result<String, Failure> {
             let output = command.output().map_err(|error| Failure::new("a test", &error))?;
@@ -88,7 +89,10 @@ impl Runner<'_> {
         }
         let listed = output(&mut self.command(SIMULATOR, &["list"])?)?;
         let runs = listed.lines().filter_map(|line| line.split_once("run: "));
-        names.extend(runs.map(|(_, name)| (SIMULATOR, name.to_owned())));
+        let runs: Vec<&str> = runs.map(|(_, name)| name).collect();
+        let count = runs.len().min(runs_max);
+        let spread = (0..count).map(|at| runs[at * runs.len() / count]);
+        names.extend(spread.map(|name| (SIMULATOR, name.to_owned())));
         Ok(names)
     }
 
@@ -97,8 +101,8 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If a check cannot be run.
-    pub fn record(&self, jobs: usize) -> Result<Vec<Check>, Failure> {
-        let names = self.names()?;
+    pub fn record(&self, jobs: usize, runs: usize) -> Result<Vec<Check>, Failure> {
+        let names = self.names(runs)?;
         let (next, checks) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let record_all = |worker: usize| -> Result<(), Failure> {
             while let Some((executable, name)) = names.get(next.fetch_add(1, Ordering::Relaxed)) {

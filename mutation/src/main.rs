@@ -82,6 +82,9 @@ struct Args {
     /// The time for the tests of a mutant, and again for the runs of the simulator.
     #[arg(long, value_name = "SECS", default_value_t = 20)]
     secs_each: u32,
+    /// Only so many different runs of the simulator, spread over all kinds.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    runs: usize,
     /// Only the mutants at this place, with the output of the check that notices each.
     #[arg(long, value_name = "FILE:LINE[:COLUMN]")]
     only: Option<String>,
@@ -111,6 +114,8 @@ impl Failure {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     digest: String,
+    /// `--runs` of the recording.
+    runs: usize,
     built: Built,
     checks: Vec<Check>,
 }
@@ -130,7 +135,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let work = target_directory(root)?.join("mutation");
     fs::create_dir_all(&work).map_err(|error| Failure::new("target", &error))?;
     let tree = Tree::read(root, &work)?;
-    let chosen = chosen(&tree.mutants, args);
+    let chosen = chosen(&tree, args);
     if args.list {
         chosen.iter().for_each(|&number| println!("{}", tree.mutants[number as usize]));
         return Ok(ExitCode::SUCCESS);
@@ -160,6 +165,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
 
     let of_chosen = chosen.iter().filter_map(|number| tried.get(number));
     let built = (0..tree.mutants.len() as u32).filter(is_built);
+    let built = built.filter(|&number| tree.decides(&tree.mutants[number as usize]));
     let mutants = built.map(|number| &tree.mutants[number as usize]);
     let text = report::report(mutants, of_chosen);
     let path = work.join("report.md");
@@ -184,7 +190,7 @@ fn target_directory(root: &Path) -> Result<PathBuf, Failure> {
 
 /// Returns the numbers of the mutants to try, in an order whose every beginning is spread over all
 /// files by their numbers of mutants.
-fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
+fn chosen(tree: &Tree, args: &Args) -> Vec<u32> {
     let is_at = |mutant: &Mutant, place: &str| {
         let Mutant { file, line, column, .. } = mutant;
         place == format!("{file}:{line}") || place == format!("{file}:{line}:{column}")
@@ -194,8 +200,9 @@ fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
         mutant.file == path || mutant.file.starts_with(&format!("{path}/"))
     };
     let mut by_file: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for (number, mutant) in mutants.iter().enumerate() {
+    for (number, mutant) in tree.mutants.iter().enumerate() {
         let is_chosen = args.file.is_empty() || args.file.iter().any(|path| is_in(mutant, path));
+        let is_chosen = is_chosen && tree.decides(mutant);
         if is_chosen && args.only.as_ref().is_none_or(|place| is_at(mutant, place)) {
             by_file.entry(&mutant.file).or_default().push(number as u32);
         }
@@ -221,7 +228,8 @@ fn chosen(mutants: &[Mutant], args: &Args) -> Vec<u32> {
 /// forgets the results.
 fn state(tree: &Tree, work: &Path, args: &Args, stop: &Stop) -> Result<Option<State>, Failure> {
     let (path, results) = (work.join("state.json"), work.join("results.jsonl"));
-    let known: Option<State> = checks::load(&path).filter(|it: &State| it.digest == tree.digest);
+    let known: Option<State> =
+        checks::load(&path).filter(|it: &State| it.digest == tree.digest && it.runs == args.runs);
     if known.is_none() || args.again {
         let _ = fs::remove_file(&results);
     }
@@ -236,11 +244,11 @@ fn state(tree: &Tree, work: &Path, args: &Args, stop: &Stop) -> Result<Option<St
     }
     let built = built?;
     let runner = Runner { built: &built, work: work.to_owned(), stop: stop.clone() };
-    let checks = runner.record(jobs)?;
+    let checks = runner.record(jobs, args.runs)?;
     if stop.is_set() {
         return Ok(None);
     }
-    let state = State { digest: tree.digest.clone(), built, checks };
+    let state = State { digest: tree.digest.clone(), runs: args.runs, built, checks };
     let text = serde_json::to_vec(&state).expect("the state can be written");
     fs::write(&path, text).map_err(|error| Failure::new("the state", &error))?;
     Ok(Some(state))

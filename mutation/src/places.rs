@@ -182,7 +182,7 @@ impl Finder<'_> {
         };
         let is_removed = match call {
             Expr::MethodCall(call) => !decides_nothing(&call.method),
-            Expr::Call(_) => true,
+            Expr::Call(call) => !is_measure(call),
             Expr::Assign(assignment) => !matches!(*assignment.left, Expr::Infer(_)),
             _ => false,
         };
@@ -197,6 +197,11 @@ impl Finder<'_> {
 
 fn decides_nothing(name: &syn::Ident) -> bool {
     MEASURE.iter().any(|measure| name == measure)
+}
+
+fn is_measure(call: &syn::ExprCall) -> bool {
+    matches!(&*call.func, Expr::Path(path)
+        if path.path.segments.last().is_some_and(|last| decides_nothing(&last.ident)))
 }
 
 /// Returns whether `&&` has a `let` on one of its sides, so that it is no expression by itself.
@@ -336,9 +341,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_call(&mut self, node: &'ast syn::ExprCall) {
-        let is_measure = matches!(&*node.func, Expr::Path(path)
-            if path.path.segments.last().is_some_and(|last| decides_nothing(&last.ident)));
-        if !is_measure {
+        if !is_measure(node) {
             visit::visit_expr_call(self, node);
         }
     }

@@ -48,6 +48,13 @@ impl Switched {
             .or_else(|| innermost(&self.places).map(|i| &self.places[i].1))
             .map_or(&[], Vec::as_slice)
     }
+
+    /// Returns the mutants of all places inside these bytes.
+    pub fn inside(&self, bytes: &Range<usize>) -> Vec<u32> {
+        let is_inside = |range: &Range<usize>| bytes.start <= range.start && range.end <= bytes.end;
+        let inside = self.places.iter().filter(|(range, _)| is_inside(range));
+        inside.flat_map(|(_, numbers)| numbers).copied().collect()
+    }
 }
 
 /// Puts the mutants into the source, except for those that are left out. `edits` has an outer place
@@ -136,6 +143,8 @@ mod tests {
         let byte = out.text.find("a < b })").unwrap();
         assert_eq!(out.blamed(&(byte..byte + 1)), [2, 3]);
         assert_eq!(out.blamed(&(0..3)), [0]);
+        let expression = out.text.find('(').unwrap()..out.text.find(';').unwrap();
+        assert_eq!(out.inside(&expression), [2, 3, 1]);
         assert_eq!(switched(source, &edits, "on", &|_| true).text, source);
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Failure;
+use crate::checks;
 use crate::places::{self, Mutant};
 use crate::rewrite::{Edit, Switched, switched};
 
@@ -30,6 +31,12 @@ const TESTS: [&str; 9] = [
     "bench.rs",
 ];
 
+/// Statements with this text count for reports.
+const COUNTERS: &str = "counters.";
+
+/// Files that only make the same faster.
+const SPEED: [&str; 1] = ["core/src/store/cache_prefetch.rs"];
+
 /// Folders whose contents the checks depend on.
 const BUILT: [&str; 4] = ["core/", "protocols/", "sim/", "fuzz/"];
 
@@ -37,6 +44,10 @@ const BUILT: [&str; 4] = ["core/", "protocols/", "sim/", "fuzz/"];
 const SWITCH: &str = include_str!("../switch.rs");
 /// The module's name.
 const MODULE: &str = "mutation_switch";
+
+/// Lints that mutants break, among them one that fails only when code is generated.
+const ALLOWED: &str = "warnings = \"allow\"\narithmetic_overflow = \"allow\"\n\
+                       unconditional_panic = \"allow\"\n";
 
 /// The packages, with features, that have mutants or checks.
 const PACKAGES: [&str; 8] = [
@@ -123,6 +134,25 @@ impl Tree {
         Ok(tree)
     }
 
+    /// Returns whether a mutant changes something that decides: no statement that only counts for
+    /// reports, no file that only makes the same faster, no settings that are drawn for the
+    /// simulator, and no mistake of a planted bug.
+    pub fn decides(&self, mutant: &Mutant) -> bool {
+        let text = String::from_utf8_lossy(&self.files[&mutant.file]);
+        let line = text.lines().nth(mutant.line - 1).unwrap_or_default();
+        let is_drawn = mutant.file.ends_with("options.rs") && line.contains("rng");
+        let is_mistake = || {
+            let before = text.lines().take(mutant.line).collect::<Vec<_>>();
+            let mut item = before.iter().rev().take_while(|line| **line != "}");
+            let head = item.find(|line| line.starts_with("fn "));
+            let name = head.and_then(|head| head["fn ".len()..].split(['<', '(']).next());
+            name.is_some_and(|name| text.contains(&format!("=> {name}(")))
+        };
+        let is_counted = line.contains(COUNTERS);
+        let is_speed = SPEED.contains(&mutant.file.as_str());
+        !is_counted && !is_speed && !is_drawn && !is_mistake()
+    }
+
     fn find_mutants(&mut self) -> Result<(), Failure> {
         let is_mutated = |path: &str| {
             let is_test = || path.split('/').any(|part| TESTS.contains(&part));
@@ -158,33 +188,47 @@ impl Tree {
         Ok(())
     }
 
+    /// A digest of all mutants.
+    fn names(&self) -> String {
+        let mut hash = Xxh3::new();
+        self.mutants.iter().for_each(|mutant| hash.update(format!("{mutant:?}").as_bytes()));
+        format!("{:016x}", hash.digest())
+    }
+
     /// Writes the copy, leaves out mutants that do not compile, and builds the tests.
     ///
     /// # Errors
     /// If the copy cannot be written, or does not compile for another reason.
     pub fn build(&self, jobs: usize) -> Result<Built, Failure> {
-        let mut built = Built::default();
+        let kinds = ["--no-run", "--lib", "--test", "phases", "--test", "mutants"];
+        let known = self.copy.with_file_name("left-out.json");
+        // Found by an earlier call, if the mutants are the same.
+        let earlier: Option<(String, BTreeSet<u32>)> = checks::load(&known);
+        let earlier = earlier.filter(|(names, _)| *names == self.names());
+        let left_out = earlier.map(|(_, left_out)| left_out).unwrap_or_default();
+        let mut built = Built { left_out, ..Built::default() };
         for _ in 0..ROUNDS_MAX {
             let switched = self.write(&built.left_out)?;
-            let (is_built, messages) = self.cargo(&["check"], &[], jobs)?;
+            let (is_checked, messages) = self.cargo(&["check"], &[], jobs)?;
+            // A few errors are found only when code is generated.
+            let (is_built, messages) = match is_checked {
+                true => self.cargo(&["test"], &kinds, jobs)?,
+                false => (false, messages),
+            };
             if is_built {
-                let kinds = ["--no-run", "--lib", "--test", "phases", "--test", "mutants"];
-                let (is_built, messages) = self.cargo(&["test"], &kinds, jobs)?;
-                if !is_built {
-                    return Err(Failure::text(&rendered(&messages)));
-                }
                 built.executables = self.executables(&messages);
                 return Ok(built);
             }
             let before = built.left_out.len();
-            for (file, bytes) in errors(&messages) {
-                let blamed = switched.get(&file).map_or(&[][..], |file| file.blamed(&bytes));
-                built.left_out.extend(blamed);
+            for error in errors(&messages) {
+                built.left_out.extend(blamed(&error, &switched));
             }
             if built.left_out.len() == before {
                 return Err(Failure::text(&rendered(&messages)));
             }
             eprintln!("{} mutants do not compile and are left out", built.left_out.len());
+            let text = serde_json::to_vec(&(self.names(), &built.left_out)).expect("numbers");
+            fs::write(&known, text).map_err(|error| Failure::new("left-out.json", &error))?;
         }
         Err(Failure::text("there are mutants that do not compile in every round"))
     }
@@ -217,7 +261,7 @@ impl Tree {
         // Switches have parentheses that are not necessary, and branches that cannot be reached.
         append("Cargo.toml", &|text| {
             let text = text.replace("\"deny\"", "\"allow\"");
-            text.replace("[workspace.lints.rust]", "[workspace.lints.rust]\nwarnings = \"allow\"")
+            text.replace("[workspace.lints.rust]", &format!("[workspace.lints.rust]\n{ALLOWED}"))
         });
         self.remove_others(&self.copy, &files)?;
         for (path, bytes) in files {
@@ -281,20 +325,46 @@ fn parsed(messages: &str) -> impl Iterator<Item = Value> {
     messages.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The places of all errors, in bytes of the copy's files.
-fn errors(messages: &str) -> Vec<(String, Range<usize>)> {
-    let mut found = Vec::new();
-    for message in parsed(messages).filter(|message| message["message"]["level"] == "error") {
-        for span in message["message"]["spans"].as_array().into_iter().flatten() {
-            let bytes = [&span["byte_start"], &span["byte_end"]].map(|it| it.as_u64());
-            if let ([Some(start), Some(end)], Some(file), Some(true)) =
-                (bytes, span["file_name"].as_str(), span["is_primary"].as_bool())
-            {
-                found.push((file.to_owned(), start as usize..end as usize));
-            }
+/// A place that a compiler error names.
+struct Named {
+    file: String,
+    bytes: Range<usize>,
+    is_primary: bool,
+}
+
+/// All errors with the places that they name.
+fn errors(messages: &str) -> Vec<Vec<Named>> {
+    let errors = parsed(messages).filter(|message| message["message"]["level"] == "error");
+    let named = |span: &Value| {
+        let [start, end] = [&span["byte_start"], &span["byte_end"]].map(|it| it.as_u64());
+        Some(Named {
+            file: span["file_name"].as_str()?.to_owned(),
+            bytes: start? as usize..end? as usize,
+            is_primary: span["is_primary"].as_bool()?,
+        })
+    };
+    let places = |message: Value| {
+        message["message"]["spans"].as_array().into_iter().flatten().filter_map(named).collect()
+    };
+    errors.map(places).collect()
+}
+
+/// The mutants that an error is about: those at its first place, or else at the others. An error of
+/// the borrow checker may name no place with a mutant, but only what comes before and after it.
+fn blamed(error: &[Named], switched: &BTreeMap<String, Switched>) -> Vec<u32> {
+    for is_primary in [true, false] {
+        let places = error.iter().filter(|named| named.is_primary == is_primary);
+        let files = places.filter_map(|it| Some(switched.get(&it.file)?.blamed(&it.bytes)));
+        let numbers: Vec<u32> = files.flatten().copied().collect();
+        if !numbers.is_empty() {
+            return numbers;
         }
     }
-    found
+    let Some(Named { file, .. }) = error.first() else { return Vec::new() };
+    let of_file = || error.iter().filter(|named| named.file == *file);
+    let start = of_file().map(|named| named.bytes.start).min().unwrap_or_default();
+    let end = of_file().map(|named| named.bytes.end).max().unwrap_or_default();
+    switched.get(file).map(|file| file.inside(&(start..end))).unwrap_or_default()
 }
 
 fn rendered(messages: &str) -> String {

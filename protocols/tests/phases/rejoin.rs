@@ -103,6 +103,31 @@ fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
     assert_all_run(&cluster);
 }
 
+/// A question that is asked again is the same question: nothing is forgotten a second time. Each
+/// end of an earlier log is a record.
+#[test]
+fn a_question_that_is_asked_again_ends_the_earlier_life_once() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.rule = Box::new(|from, _, message| match message {
+        message!(RejoinReply { .. }) if from == NodeId(2) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.sent.clear();
+    cluster.replace(1);
+    cluster.run_for(400);
+    assert_eq!(cluster.mark(2, "inputs.rejoin_answered"), 1);
+    let log = cluster.nodes[2].log.len();
+    cluster.run_for(3_000);
+    assert!(cluster.mark(2, "inputs.rejoin_answered") > 4);
+    assert_eq!(cluster.nodes[2].log.len(), log);
+    cluster.heal();
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
+    add(&mut cluster, 1);
+    assert_all_run(&cluster);
+}
+
 #[test]
 fn of_three_that_two_forget_is_too_many() {
     let mut cluster = busy(3);

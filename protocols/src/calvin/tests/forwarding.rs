@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::key::Key;
 use pangea_core::partition::ShardSet;
@@ -16,6 +17,7 @@ use super::super::messages::Accepted;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
 use crate::inputs;
+use crate::replica::kind;
 
 /// Three distant replicas: a message arrives when a test says so.
 struct Cluster {
@@ -118,18 +120,23 @@ impl Cluster {
     /// Lets `ticks` of 10 ms pass.
     fn wait(&mut self, ticks: u64) {
         for _ in 0..ticks {
-            for node in 0..3 {
-                self.nodes[usize::from(node)].now_us += 10_000;
-                for timer in [
-                    Timer::Inputs(inputs::Timer::Tick),
-                    Timer::Inputs(inputs::Timer::Batch),
-                    Timer::Inputs(inputs::Timer::Epoch),
-                    Timer::Inputs(inputs::Timer::Fetch),
-                ] {
-                    self.step(node, Input::Timer(timer));
-                }
-            }
+            self.tick();
             self.deliver();
+        }
+    }
+
+    /// Lets 10 ms pass without a message.
+    fn tick(&mut self) {
+        for node in 0..3 {
+            self.nodes[usize::from(node)].now_us += 10_000;
+            for timer in [
+                Timer::Inputs(inputs::Timer::Tick),
+                Timer::Inputs(inputs::Timer::Batch),
+                Timer::Inputs(inputs::Timer::Epoch),
+                Timer::Inputs(inputs::Timer::Fetch),
+            ] {
+                self.step(node, Input::Timer(timer));
+            }
         }
     }
 
@@ -262,6 +269,48 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     cluster.wait(5);
     cluster.assert_equal();
     assert_eq!(cluster.nodes[0].store.timeline(), 0, "no epoch was discarded");
+}
+
+/// The record of a discarded cut names the first epoch that is discarded, and the log is read so.
+#[test]
+fn a_restart_does_not_restore_the_first_of_the_cuts_that_it_gave_up() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.away = Some(0);
+    cluster.append(0, b"b");
+    cluster.wire.clear();
+    cluster.wait(400);
+    cluster.append(1, b"c");
+    cluster.wait(5);
+    assert_eq!(cluster.results(1), [b"ac"], "another master has continued without it");
+    cluster.away = None;
+    cluster.connect_again();
+    // It learns what was decided.
+    let has_given_up = |cluster: &Cluster| cluster.marks.contains(&(0, "calvin.early_given_up"));
+    while !has_given_up(&cluster) {
+        for (from, to, message) in std::mem::take(&mut cluster.wire) {
+            cluster.step(to, Input::Message { from: NodeId(from), message });
+        }
+        if cluster.wire.is_empty() && !has_given_up(&cluster) {
+            cluster.tick();
+        }
+    }
+    // It crashes when that is durable, and the epoch that it runs instead is not.
+    cluster.wire.clear();
+    cluster.marks.clear();
+    let log = &mut cluster.nodes[0].log;
+    let is_given_up = |(_, record): &(_, Bytes)| record[0] == kind::GIVEN_UP;
+    let last = log.iter().rposition(is_given_up).expect("it is in the log");
+    log.truncate(last + 1);
+    cluster.start_again();
+    assert!(!cluster.marks.contains(&(0, "calvin.early_restored")), "the cut is void");
+    cluster.connect_again();
+    cluster.wait(200);
+    cluster.append(1, b"d");
+    cluster.wait(20);
+    assert_eq!(cluster.results(1).pop().unwrap(), b"acd");
+    cluster.assert_equal();
 }
 
 /// Story: batches that a failover had made void were put into a cut when replication was set back
