@@ -82,8 +82,8 @@ impl<H: Host> Inputs<H> {
         are_gone.then(|| cut.applied.next())
     }
 
-    /// The last epoch that this replica may have acknowledged as a master, if it refuses an epoch. An
-    /// earlier checkpoint would discard its transactions.
+    /// The last epoch that this replica may have acknowledged as a master, if it refuses an epoch.
+    /// An earlier checkpoint would discard its transactions.
     fn acknowledged_upto(&self) -> SnapshotVersion {
         let acknowledged = self.is_refusing().then(|| H::last_acknowledged(self));
         acknowledged.flatten().unwrap_or_default()

@@ -1,6 +1,6 @@
 //! Planted bugs: each must be caught by a swarm of bounded size. `PANGEA_WRITE_PROOF=1` hunts from
-//! the first seed and rewrites the table in docs/PROOF.md. Without it, the seed of the table is tried
-//! first.
+//! the first seed and rewrites the table in docs/PROOF.md. Without it, the seed of the table is
+//! tried first.
 
 mod named;
 
