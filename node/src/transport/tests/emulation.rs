@@ -63,6 +63,7 @@ fn the_round_trip_is_measured_through_the_emulation() {
                 }
                 _ => assert!(Instant::now() < until, "no exact sample: {measured:?}"),
             }
+            // No event tells of a sample, and a loop without a pause would delay them itself.
             std::thread::sleep(Duration::from_millis(1));
         };
         assert!(round_trip.min >= Span::from_ms(50), "{round_trip:?}");
