@@ -24,14 +24,14 @@ use pangea_protocols::minerva::independent_set::{BUDGET_NODES, Graph, Solution, 
 
 use self::epoch::Decided;
 
-/// The maximum instruction count of each benchmark: the measured count, and about 4 % for another
+/// The maximum instruction count of each benchmark: the measured count, and about 6 % for another
 /// compiler or C library. These numbers only go down. To lower one after a change that made
-/// something faster, run the benchmark, take the count that it prints, add 4 % and write that here,
+/// something faster, run the benchmark, take the count that it prints, add 6 % and write that here,
 /// in the same commit. To raise one, state the benefit in the commit message.
 const LIMITS: &[(&str, u64)] = &[
     ("chains", 122_000),
-    ("stale_points", 450_000),
-    ("stale_ranges", 845_000),
+    ("stale_points", 444_000),
+    ("stale_ranges", 822_000),
     ("graph_points", 699_000),
     ("graph_ranges", 1_231_000),
     ("exact_epoch", 3_960_000),

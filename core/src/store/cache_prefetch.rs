@@ -63,13 +63,23 @@ impl Store {
     }
 
     /// Prefetches the rows of keys whose hashes are known.
-    pub(crate) fn warm_hashed(&self, keys: impl Iterator<Item = (TableId, u64)>) {
-        let mut places = keys.filter_map(|(id, hash)| Some((self.tables.table(id)?, hash)));
-        while let Some(first) = places.next() {
+    pub(crate) fn warm_hashed(&self, mut keys: impl Iterator<Item = (TableId, u64)>) {
+        // A plain loop, because the compiler does not always inline the steps of `filter_map`.
+        let mut next = || {
+            loop {
+                let (id, hash) = keys.next()?;
+                if let Some(table) = self.tables.table(id) {
+                    return Some((table, hash));
+                }
+            }
+        };
+        while let Some(first) = next() {
             let mut group = [first; WARM_GROUP];
             let mut count = 1;
-            for (place, next) in group[1..].iter_mut().zip(&mut places) {
-                *place = next;
+            while count < WARM_GROUP
+                && let Some(place) = next()
+            {
+                group[count] = place;
                 count += 1;
             }
             fetch(&group[..count]);
