@@ -154,6 +154,8 @@ bugs! {
         "A later master sequences requests of an earlier one's void cuts.";
     VoidItemsUsed, "void-items-used", "A shard uses rows that were sent for void slices.";
     NeighbourStays, "neighbour-stays", "A shard keeps epochs that it ran on another's void slices.";
+    DifferencesPass, "differences-pass", "A replica compares digests and continues if they differ.";
+    RowsNotCompared, "rows-not-compared", "Digests cover no rows that nobody writes.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 

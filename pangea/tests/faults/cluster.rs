@@ -15,8 +15,8 @@ use crate::processes::{Addresses, CLUSTER, Process, REGIONS, free_addresses, log
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 /// The time limit for healthy nodes to reach agreement, on a busy machine.
 const AGREE_DEADLINE: Duration = Duration::from_secs(30);
-/// The time limit for a node to stop cleanly: longer than `stop_s`, because the last checkpoint of a
-/// large table takes long on a busy machine.
+/// The time limit for a node to stop cleanly: longer than `stop_s`. On a busy machine the last
+/// checkpoint of a large table takes long.
 const STOP_DEADLINE: Duration = Duration::from_secs(90);
 /// Another process can take a port after it was found to be free and before its node binds it. New
 /// ports are then chosen, at most this number of times.

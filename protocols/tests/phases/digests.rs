@@ -41,26 +41,37 @@ fn assert_stopped<P: Transcribed>(cluster: &ClusterOf<P>, id: usize, why: &str) 
 #[test]
 fn a_replica_that_wrote_something_else_than_the_majority_stops() {
     for flipped in 0..3 {
-        let mut cluster = ClusterOf::<Calvin>::new(3, Calvin::by_hand());
-        cluster.call(0, "put x 1; put y 5");
-        cluster.epoch();
-        report(&mut cluster);
-        flip(&cluster, flipped, "x");
-        cluster.call(0, "add x 1");
-        cluster.epoch();
-        assert_ne!(cluster.value(flipped, "x"), cluster.value((flipped + 1) % 3, "x"));
-        assert!(cluster.nodes.iter().all(|node| node.stopped.is_none()), "nothing was said yet");
-        let epoch = cluster.nodes[0].applied();
-        report(&mut cluster);
-        let why = format!("in the writes of epoch {} in table 7", epoch.0);
+        let (cluster, why) = differ_in_writes(flipped);
         assert_stopped(&cluster, flipped, &why);
     }
+}
+
+/// Lets a replica write something else than the others, and report it. Returns what it should say.
+fn differ_in_writes(flipped: usize) -> (ClusterOf<Calvin>, String) {
+    let mut cluster = ClusterOf::<Calvin>::new(3, Calvin::by_hand());
+    cluster.call(0, "put x 1; put y 5");
+    cluster.epoch();
+    report(&mut cluster);
+    flip(&cluster, flipped, "x");
+    cluster.call(0, "add x 1");
+    cluster.epoch();
+    assert_ne!(cluster.value(flipped, "x"), cluster.value((flipped + 1) % 3, "x"));
+    assert!(cluster.nodes.iter().all(|node| node.stopped.is_none()), "nothing was said yet");
+    let epoch = cluster.nodes[0].applied();
+    report(&mut cluster);
+    (cluster, format!("in the writes of epoch {} in table 7", epoch.0))
 }
 
 /// Minerva applies the writes of a valid run on all replicas as they are, so a difference in a row
 /// that is only read by clients is never in a write set.
 #[test]
 fn a_row_that_nobody_writes_is_compared_in_its_turn() {
+    let (cluster, flipped) = differ_in_a_row();
+    assert_stopped(&cluster, flipped, "in rows as of epoch 32 in table 7");
+}
+
+/// Lets a row differ on one replica for 32 epochs. Returns that replica.
+fn differ_in_a_row() -> (Cluster, usize) {
     let mut cluster = Cluster::new(3, by_hand());
     for n in 0..40 {
         cluster.call(n % 3, &format!("put k{n} 1"));
@@ -73,7 +84,21 @@ fn a_row_that_nobody_writes_is_compared_in_its_turn() {
         cluster.epoch();
     }
     report(&mut cluster);
-    assert_stopped(&cluster, flipped, "in rows as of epoch 32 in table 7");
+    (cluster, flipped)
+}
+
+/// The tests above fail if digests are not compared, or do not cover rows.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_bugs_let_a_replica_that_differs_go_on() {
+    use pangea_core::planted::{Bug, Planted};
+
+    let _planted = Planted::new(Some(Bug::DifferencesPass));
+    let (cluster, _) = differ_in_writes(1);
+    assert!(cluster.nodes.iter().all(|node| node.stopped.is_none()));
+    let _planted = Planted::new(Some(Bug::RowsNotCompared));
+    let (cluster, _) = differ_in_a_row();
+    assert!(cluster.nodes.iter().all(|node| node.stopped.is_none()));
 }
 
 /// Of two replicas neither can know which one is right, and either may be about to serve wrong
