@@ -39,6 +39,7 @@ mod cutting;
 mod digests;
 mod execution;
 mod failing;
+mod growth;
 mod nonsense;
 mod passing;
 mod recovery;

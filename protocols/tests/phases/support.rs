@@ -2,6 +2,7 @@
 //! delivered, lost or held back, when a disk syncs, when a batch is closed and when a cut is
 //! proposed. Everything that happens can be recorded as text ([`transcript`]).
 
+mod cost;
 mod disk;
 mod node;
 pub mod transcript;
@@ -23,6 +24,7 @@ use pangea_core::txn::{Outcome, Program};
 use pangea_protocols::minerva::{Minerva, Options};
 
 use super::script::{Runs, TABLE, newer_registry, program, registry};
+pub use cost::StepCost;
 pub use node::Node;
 use transcript::Transcript;
 use words::{Timer, Transcribed};
@@ -345,10 +347,18 @@ impl<P: Transcribed> ClusterOf<P> {
         let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
         let brain = node.brain.as_mut().expect("only a running node takes steps");
         let before = (node.store.published(), node.store.timeline());
-        brain.step(&mut cx, input);
+        match &mut node.cost {
+            Some(cost) => cost.add(|| brain.step(&mut cx, input)),
+            None => brain.step(&mut cx, input),
+        }
         brain.invariants();
         self.note_epochs(id, before);
         effects.into_iter().for_each(|effect| self.carry_out(id, effect));
+    }
+
+    /// Measures the steps of all nodes from now on.
+    pub fn measure(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.cost = Some(StepCost::default()));
     }
 
     /// Records that readers of a node see another epoch than before, or another timeline.
@@ -521,6 +531,7 @@ fn later_version() -> Version {
 
 /// A topology of `n` regions with one node each.
 fn whole(n: usize) -> Topology {
-    const REGIONS: [&str; 5] = ["a", "b", "c", "d", "e"];
-    Topology::one_node_per_region("test", &REGIONS[..n], Span::from_ms(1))
+    let names: Vec<String> = ('a'..='z').take(n).map(String::from).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Topology::one_node_per_region("test", &names, Span::from_ms(1))
 }

@@ -13,6 +13,7 @@ use pangea_core::time::Timestamp;
 use pangea_core::txn::{Outcome, Write};
 
 use super::super::script::Runs;
+use super::cost::StepCost;
 use super::words::Transcribed;
 
 pub type Row = (TableId, Key, Version);
@@ -43,6 +44,8 @@ pub struct Node<P: Transcribed> {
     pub(super) fetches: Vec<(u64, Vec<(TableId, Key)>)>,
     /// The reason why the node stopped itself.
     pub stopped: Option<String>,
+    /// The cost of its steps, if they are measured.
+    pub cost: Option<StepCost>,
     /// Whether its disk was lost and it has not rejoined yet.
     pub is_replaced: bool,
     pub(super) timers: BTreeMap<P::Timer, Timestamp>,
@@ -72,6 +75,7 @@ impl<P: Transcribed> Node<P> {
             wants_resume: false,
             fetches: Vec::new(),
             stopped: None,
+            cost: None,
             is_replaced: false,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
