@@ -2,8 +2,8 @@
 //! epoch, epochs in arrears, waiting sessions, nodes.
 //!
 //! Each load runs with n and with 8 n of something. The cost of the most expensive node may grow
-//! 32-fold, which leaves room for n log n and for a busy machine; a quadratic step costs 64 times as
-//! much. The cost is the bytes that the steps of a node allocate, and their time on a processor.
+//! 32-fold, which leaves room for n log n and for a busy machine; a quadratic step costs 64 times
+//! as much. The cost is the bytes that the steps of a node allocate, and their time on a processor.
 
 use pangea_core::ids::Ticket;
 use pangea_core::protocol::Request;
