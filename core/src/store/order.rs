@@ -474,6 +474,29 @@ mod tests {
     }
 
     #[test]
+    fn a_range_has_the_keys_within_its_bounds_wherever_runs_end() {
+        let index = OrderedIndex::default();
+        let keys: std::collections::BTreeSet<Key> = (0..60).map(|i| key(i * 37 % 60)).collect();
+        (0..60).for_each(|i| index.insert(&[key(i * 37 % 60)]));
+        assert!(run_lengths(&index).len() > 4, "runs end at many of these keys");
+        let bounds = |at: u16| [Bound::Included(key(at)), Bound::Excluded(key(at))];
+        for (start, end) in (0..60).flat_map(|start| (start + 1..62).map(move |end| (start, end))) {
+            for (start, end) in bounds(start).iter().flat_map(|a| bounds(end).map(|b| (a, b))) {
+                for direction in [Direction::Forward, Direction::Reverse] {
+                    let mut found = Vec::new();
+                    let range = (start.as_ref(), end.as_ref());
+                    index.collect(range, direction, usize::MAX, &mut found);
+                    if direction == Direction::Reverse {
+                        found.reverse();
+                    }
+                    let expected = keys.range::<Key, _>(range);
+                    assert!(found.iter().eq(expected), "{start:?} to {end:?}, {direction:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn ascending_keys_leave_full_runs_behind() {
         let index = OrderedIndex::default();
         (0..100).for_each(|i| index.insert(&[key(i)]));

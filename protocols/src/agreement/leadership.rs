@@ -189,3 +189,54 @@ pub(super) fn centrality(me: NodeId, topology: &Topology, master: Option<NodeId>
     let is_farther = |other: &NodeId| rank(*other) > rank(me);
     topology.node_ids().filter(is_farther).count() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use pangea_core::time::Span;
+
+    use super::*;
+
+    fn topology() -> Topology {
+        Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1))
+    }
+
+    #[test]
+    fn a_replica_that_follows_nobody_campaigns_after_a_while_if_it_hears_enough() {
+        let ticks = Stall::new(NodeId(1), &topology()).ticks_max;
+        let over_at = |heard_at: u64, follows_at: u64| {
+            let mut stall = Stall::new(NodeId(1), &topology());
+            let is_over = |tick: &u64| {
+                if *tick == heard_at {
+                    stall.on_heard(1);
+                }
+                stall.is_over(*tick == follows_at)
+            };
+            (1..=3 * ticks).find(is_over)
+        };
+        assert_eq!(over_at(0, 0), None, "it hears nobody");
+        assert_eq!(over_at(1, 0), Some(ticks));
+        assert_eq!(over_at(6, 5), Some(ticks + 5), "the count begins anew");
+        assert_eq!(over_at(1, 5), None, "what it heard before it followed is old");
+        assert_eq!(over_at(ticks + 1, 0), Some(2 * ticks));
+    }
+
+    #[test]
+    fn what_a_peer_heard_counts_as_long_as_it_is_heard_itself() {
+        let mut hearing = Hearing::new(NodeId(0), &topology());
+        let end_window = |hearing: &mut Hearing, heard: &[u64]| {
+            heard.iter().for_each(|peer| hearing.on_heard(*peer));
+            let told =
+                (1..=hearing.window_ticks).filter_map(|_| hearing.tick()).collect::<Vec<_>>();
+            let all = [1].into_iter().chain(heard.iter().copied()).collect();
+            assert_eq!(told, [all], "one report at the end of the window");
+        };
+        assert_eq!(hearing.reach(3, 3), 2, "nothing is known of failures");
+        hearing.on_hears(2, BTreeSet::from([1, 2]));
+        assert_eq!(hearing.reach(3, 3), 1, "the second does not hear the third");
+        end_window(&mut hearing, &[2, 3]);
+        assert_eq!(hearing.reach(3, 3), 1);
+        end_window(&mut hearing, &[3]);
+        assert_eq!(hearing.reach(3, 3), 2, "the report of the second is old");
+        assert_eq!(hearing.reach(2, 3), 1, "this replica does not hear it");
+    }
+}

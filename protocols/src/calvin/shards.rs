@@ -401,6 +401,17 @@ impl Shards {
                     .next()
                     .is_none_or(|first| *first > stream.outbound.dropped)
             );
+            let next = stream.inbound.slices.get(&stream.inbound.decided.next());
+            assert!(
+                next.is_none_or(|next| !next.is_decided),
+                "decided slices count as soon as there is no gap"
+            );
+            let is_logged =
+                |epoch| self.own.contains_key(epoch) || self.records.contains_key(epoch);
+            assert!(
+                stream.outbound.slices.keys().all(is_logged),
+                "what may be sent again after a restart is retained in the log"
+            );
         }
     }
 }

@@ -433,6 +433,20 @@ mod tests {
     }
 
     #[test]
+    fn no_row_has_its_second_turn_before_all_others_had_their_first() {
+        for rows in [1, ROWS_MAX, ROWS_MAX * 5, ROWS_MAX * 70] {
+            for odd in 0..2 {
+                let count = SEGMENTS / segments_of(odd, rows).1.len() as u32;
+                let turns = (0..u64::from(count)).map(|turn| segments_of(odd + 2 * turn, rows).1);
+                let mut starts: Vec<u32> = turns.map(|segments| segments.start).collect();
+                starts.sort_unstable();
+                starts.dedup();
+                assert_eq!(starts.len(), count as usize, "of {rows} rows");
+            }
+        }
+    }
+
+    #[test]
     fn a_difference_is_named_by_tables() {
         let one = vec![(TableId(1), 1), (TableId(2), 2), (TableId(4), 4)];
         let other = vec![(TableId(1), 1), (TableId(2), 3), (TableId(3), 1), (TableId(4), 4)];

@@ -34,6 +34,8 @@ mod fetch;
 mod log;
 pub(crate) mod messages;
 mod replication;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -509,3 +509,43 @@ fn a_checkpoint_of_large_rows_does_not_fill_the_connection() {
     let on_its_way: usize = parts.sum();
     assert!((8 << 20..10 << 20).contains(&on_its_way), "{on_its_way}");
 }
+
+/// A restart after a checkpoint of a peer that never became durable needs the cuts since the last
+/// durable epoch. Two nodes have installed such checkpoints when all stop and the third is lost for
+/// good: each then has batches that the other is missing, and both still have the cuts.
+#[test]
+fn cuts_are_kept_until_the_checkpoint_that_covers_them_is_durable() {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, ..by_hand() };
+    let (mut cluster, first) = behind(options);
+    let lost = cluster.leader();
+    // The first one is missing batches of this one only.
+    let second = (first + 1) % 3;
+    cluster.crash(second);
+    cluster.run_for(2_000);
+    for _ in 0..20 {
+        cluster.call(lost, "add x 1");
+        cluster.batch(lost);
+        cluster.run_for(30);
+    }
+    cluster.run_for(500);
+    assert_eq!(cluster.value(lost, "x"), "41");
+    [first, second].iter().for_each(|id| cluster.set_writes_checkpoints(*id, false));
+    cluster.heal();
+    cluster.run_for(1_000);
+    cluster.start(second);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.everywhere("x"), "41");
+    for id in [first, second] {
+        assert_eq!(cluster.counter(id, "checkpoints_installed"), 1);
+    }
+
+    (0..3).for_each(|id| cluster.crash(id));
+    for id in [first, second] {
+        cluster.nodes[id].writes_checkpoints = true;
+        cluster.start(id);
+    }
+    cluster.run_for(10_000);
+    for id in [first, second] {
+        assert_eq!(cluster.value(id, "x"), "41");
+    }
+}

@@ -1,6 +1,7 @@
 //! Tests of concurrent changes of a row while its value is evicted, fetched or removed.
 
 use super::*;
+use crate::txn::Taken;
 
 /// A cold store that runs a function once, in the middle of a request.
 #[derive(Clone, Debug, Default)]
@@ -273,4 +274,21 @@ fn a_deletion_that_is_newest_again_is_reclaimed() {
     store.publish(SnapshotVersion(3));
     assert_eq!((store.len(TABLE), store.reclaim(SnapshotVersion(3))), (1, 1));
     assert_eq!((store.len(TABLE), store.memory_bytes()), (0, 0));
+}
+
+#[test]
+fn an_unordered_scan_has_the_rows_whose_values_are_not_in_memory() {
+    let (store, _) = cold_store();
+    let keys: Vec<Vec<u8>> = (0..40).map(|number| vec![number]).collect();
+    let rows: Vec<(&[u8], u8)> = keys.iter().map(|key| (&key[..], 1)).collect();
+    write(&store, 1, &rows);
+    store.evict();
+    store.evict();
+    assert!(keys.iter().all(|key| store.is_cold(TABLE, key)));
+    let sweep = store.pin().unordered_scan(TABLE);
+    let mut taken = Taken::default();
+    (0..UnorderedScan::PARTS).for_each(|part| sweep.take(part, &mut taken));
+    let mut found: Vec<_> = taken.iter().map(|(key, value)| (key.to_vec(), value[0])).collect();
+    found.sort_unstable();
+    assert!(found.into_iter().eq(keys.into_iter().map(|key| (key, 1))));
 }

@@ -258,3 +258,19 @@ fn the_copy_of_a_value_that_is_overwritten_goes_and_the_new_one_can_be_put_away(
     );
     assert_eq!(seen(SnapshotVersion(6))[0], 6);
 }
+
+/// A store that is filled again begins with versions that a floor of before would give up.
+#[test]
+fn a_store_that_was_cleared_keeps_all_versions_until_it_overwrites_again() {
+    let store = store_at(5);
+    store.overwrite(SnapshotVersion(5));
+    let pin = store.pin_checkpoint(SnapshotVersion(5)).expect("the version is published");
+    store.clear();
+    assert!(!store.overwrites() && store.overwriting.point().is_none());
+    drop(pin);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.publish(SnapshotVersion(1));
+    store.apply(TABLE, key(b"k"), version(2, Some(b"two")));
+    let found = store.read(TABLE, &key(b"k"), SnapshotVersion(1));
+    assert_eq!(found, Some(version(1, Some(b"one"))));
+}

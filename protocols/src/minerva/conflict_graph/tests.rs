@@ -148,6 +148,24 @@ proptest! {
     }
 }
 
+/// Runs of one source on different epochs did not see each other's writes if the temporary state is
+/// reset every epoch.
+#[test]
+fn runs_of_one_source_on_two_epochs_conflict_unless_uncommitted_writes_are_kept() {
+    let run = || Run { reads: vec![1], writes: vec![1], ..Run::default() };
+    let records = records(&[vec![run(), run()]]);
+    for (bases, keep_uncommitted, conflicts) in
+        [([3, 4], false, 1), ([3, 4], true, 0), ([3, 3], false, 0)]
+    {
+        let at = bases.map(SnapshotVersion).into_iter();
+        let entries = records.iter().zip(at).map(|(record, base)| Entry { record, base });
+        let entries: Vec<Entry<'_>> = entries.collect();
+        let chains = chains::build(&entries, keep_uncommitted);
+        let graph = build(&Sequential, &entries, &chains, &[0, 1], Limit(CONFLICTS_MAX));
+        assert_eq!(graph.edges.len(), conflicts, "{bases:?}, {keep_uncommitted}");
+    }
+}
+
 /// The runs of three sources that together have `count` transactions.
 fn three_sources(count: usize, run: impl Fn(usize) -> Run) -> Vec<TxnRecord> {
     records(&(0..3).map(|s| (s..count).step_by(3).map(&run).collect()).collect::<Vec<Vec<Run>>>())
