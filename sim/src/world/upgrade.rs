@@ -88,12 +88,8 @@ impl<P: Protocol> World<P> {
         Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
     }
 
-    /// Begins an upgrade, unless one is in progress. Partitioned tables are not upgraded: shards
-    /// may wait for each other's refused epochs.
+    /// Begins an upgrade, unless one is in progress.
     pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
-        if self.settings.shards > 1 {
-            return;
-        }
         let is_first = self.upgrade.stage == Stage::None;
         if !is_first && !self.is_upgraded() {
             return;
