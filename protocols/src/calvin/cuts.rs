@@ -22,10 +22,13 @@ pub(crate) struct Extension {
 impl Extension {
     pub(super) fn new(
         node_count: usize,
-        master: Option<NodeId>,
+        (master, is_divided): (Option<NodeId>, bool),
         schedule: CheckpointSchedule,
     ) -> Self {
-        Self { mastery: Mastership::new(master), turns: CheckpointTurns::new(node_count, schedule) }
+        Self {
+            mastery: Mastership::new(master, is_divided),
+            turns: CheckpointTurns::new(node_count, schedule),
+        }
     }
 }
 

@@ -89,6 +89,8 @@ const OWN: &[Mark] = &[
     mark("calvin.went_back", "a node rolls back epochs that it ran on void slices"),
     mark("calvin.items_of_another_line", "rows arrive from a run of another lineage")
         .rare("a master is deposed while another shard still runs the epoch of the rows"),
+    mark("calvin.epoch_of_two_programs", "an epoch has cuts of several programs, and runs nothing")
+        .rare("nodes change their programs after a kill"),
     mark("calvin.subscribed", "this shard subscribes to the slices of another"),
     mark(
         "calvin.other_replica_asked",

@@ -89,6 +89,9 @@ impl Early {
 pub(crate) struct Mastership {
     /// The preferred master, if replication is asynchronous.
     preferred: Option<NodeId>,
+    /// Whether tables are partitioned. Other shards then determine, too, which program runs an
+    /// epoch.
+    is_divided: bool,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
     /// The first position and the last epoch of cuts that this replica fixed while its program was
@@ -120,9 +123,10 @@ pub(crate) struct Mastership {
 }
 
 impl Mastership {
-    pub(crate) fn new(preferred: Option<NodeId>) -> Self {
+    pub(crate) fn new(preferred: Option<NodeId>, is_divided: bool) -> Self {
         Self {
             preferred,
+            is_divided,
             early: VecDeque::new(),
             held: None,
             confirmed_term: None,
@@ -443,8 +447,11 @@ impl Inputs<Calvin> {
         }
         let applied = self.cut.applied;
         fixed.retain(|(_, epoch, _)| *epoch > applied);
-        for (_, epoch, cut) in &fixed {
-            self.follows_rules(cx, *epoch, cut);
+        let is_divided = self.extension.mastery.is_divided;
+        for (_, epoch, cut) in fixed.iter().filter(|_| !is_divided) {
+            if !self.follows_rules(cx, *epoch, cut) {
+                break;
+            }
         }
         if self.is_refusing() {
             let (first, last) = (fixed.first(), fixed.last());

@@ -376,7 +376,8 @@ impl Calvin {
                 && forwarding.len() == 0
                 && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0)
                 && running.is_none();
-            inputs.advance_stop(cx, is_settled);
+            let can_run = shards.as_ref().is_none_or(|shards| shards.can_reach_all());
+            inputs.advance_stop(cx, is_settled, can_run);
         }
     }
 

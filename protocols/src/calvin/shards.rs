@@ -22,6 +22,7 @@
 //! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | the requests of an epoch that each shard participates in |
 //! | delivery | §3.1, §3.2 | `delivery.rs`, `chunks.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress | the messages of the other shards of the region |
 //! | execution | §3.2 | `execution.rs`, `results.rs` | RemoteResults | every outcome |
+//! | upgrades | | `upgrade.rs` | | the program that runs an epoch |
 //! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | SlicesDecided | an outcome is final |
 //! | back-pressure | | `backpressure.rs` | ShardProgress | the node that is behind, so that this one waits |
 //! | lookup | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
@@ -80,6 +81,7 @@ pub(super) mod remote_results;
 mod results;
 mod settled;
 pub(super) mod slice;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -325,6 +327,12 @@ impl Shards {
     /// The shard of a node.
     pub fn shard_of(&self, node: NodeId) -> ShardId {
         self.topology.nodes[node.index()].shard
+    }
+
+    /// Whether a replica of each other shard is connected.
+    pub fn can_reach_all(&self) -> bool {
+        let is_up = |stream: &ShardStream| stream.replicas.iter().any(|it| self.up.contains(it));
+        self.streams.values().all(is_up)
     }
 
     /// Whether a cut contains a request that was forwarded under this name.

@@ -119,7 +119,8 @@ impl State {
         let master = master.and_then(|node| group.member(node));
         let settings = setup.options.of_inputs(setup.registry.code());
         let schedule = setup.options.checkpoint_schedule();
-        let extension = Extension::new(group.nodes().len(), master, schedule);
+        let is_divided = setup.topology.partitions.shards() > 1;
+        let extension = Extension::new(group.nodes().len(), (master, is_divided), schedule);
         let message_bytes = MESSAGE_BATCHES * setup.options.batch_bytes;
         Self {
             shards: Shards::of(&setup.topology, setup.me, group.nodes().len(), message_bytes),

@@ -26,7 +26,7 @@ use pangea_core::value::Value;
 use super::shards::remote_results::RemoteResults;
 use super::shards::slice::{CutId, Lineage, Slice};
 use super::{Calvin, Message, Options};
-use crate::inputs;
+use crate::inputs::{self, Rules as _};
 
 const TABLE: TableId = TableId(7);
 
@@ -65,6 +65,11 @@ struct Node {
 }
 
 impl Node {
+    /// A cut of another group that was proposed under this node's code.
+    fn cut_of_own_code(&self) -> CutId {
+        CutId { code: self.calvin.state.inputs.settings.rules.code(), ..CutId::default() }
+    }
+
     /// Starts it with a log and with a procedure of this name.
     fn start(log: Vec<(LogPosition, Bytes)>, name: &'static str, options: &Options) -> (Self, Did) {
         let topology = Topology::one_node_per_region("t", &["a"], Span::ZERO);

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! It continues to vote, to acknowledge and to propose until it ends. Without a majority no further
-//! cut can be decided, so it waits for none. If the whole cluster stops, the last coordinator has
+//! cut can be decided, and without the nodes of another shard no further epoch can be applied, so it
+//! waits for none. If the whole cluster stops, the last coordinator has
 //! applied every decided cut, and the others take its checkpoint when they start again.
 
 use pangea_core::ids::NodeId;
@@ -42,8 +43,9 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Makes progress with a stop. `is_settled` tells whether the protocol has no transactions of
-    /// its own in flight and no epoch that is partly applied.
-    pub(crate) fn advance_stop(&mut self, cx: &mut Cx<'_, H>, is_settled: bool) {
+    /// its own in flight and no epoch that is partly applied, and `can_run` whether epochs can be
+    /// applied with the nodes that are connected.
+    pub(crate) fn advance_stop(&mut self, cx: &mut Cx<'_, H>, is_settled: bool, can_run: bool) {
         let Some(stop) = &self.collection.stop else { return };
         if stop.is_over || self.collection.writing.is_some() {
             return;
@@ -55,7 +57,7 @@ impl<H: Host> Inputs<H> {
         if is_outside || has_failed || stop.checkpoints == CHECKPOINTS_MAX {
             return self.end_stop(cx);
         }
-        let may_settle = self.can_decide() && !self.is_stuck();
+        let may_settle = self.can_decide() && can_run && !self.is_stuck();
         if may_settle && !(is_settled && self.is_caught_up()) {
             return;
         }

@@ -281,7 +281,7 @@ impl Minerva {
         let State { inputs, execution, commit, .. } = &mut self.state;
         if inputs.is_stopping() {
             let is_settled = execution.in_flight.is_empty() && commit.is_none();
-            inputs.advance_stop(cx, is_settled);
+            inputs.advance_stop(cx, is_settled, true);
         }
     }
 

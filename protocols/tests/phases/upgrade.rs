@@ -3,12 +3,15 @@
 //! The log once had procedures by their places in the sorted list of names. With one more, another
 //! ran with the arguments of an acknowledged transaction, whose writes were lost.
 
+use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::Input;
-use pangea_protocols::calvin::Calvin;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use pangea_protocols::calvin::{self, Calvin, Replication};
 use pangea_protocols::minerva::{Minerva, Options};
 
-use super::support::words::Transcribed;
-use super::support::{ClusterOf, by_hand};
+use super::support::words::{Timer, Transcribed};
+use super::support::{ClusterOf, Fate, by_hand};
 
 /// Minerva with a log that a restart executes again.
 fn rerun() -> Options {
@@ -173,4 +176,105 @@ fn a_node_that_waits_for_a_checkpoint_refuses_requests() {
     let ticket = cluster.call(1, "add x 1");
     let outcome = format!("{:?}", cluster.outcome(1, ticket));
     assert!(outcome.contains("57P03") && outcome.contains("epoch 1"), "{outcome}");
+}
+
+/// The message once named the last of these epochs.
+#[test]
+fn a_master_names_the_first_epoch_that_it_can_no_longer_run() {
+    let replication = Replication::Asynchronous;
+    let options = calvin::Options { replication, ..Calvin::by_hand() };
+    let mut cluster = ClusterOf::<Calvin>::new(3, options);
+    let master = cluster.leader();
+    cluster.rule = Box::new(|_, _, _| Fate::Lose);
+    for script in ["add x 1", "add x 2", "add x 3"] {
+        cluster.call_declared(master, script);
+        cluster.batch(master);
+    }
+    assert_eq!(cluster.value(master, "x"), "6", "the master runs epochs early");
+    cluster.heal();
+    (0..3).for_each(|id| cluster.crash(id));
+    start_newer(&mut cluster);
+    let why = refused(&cluster, master).expect("it can't run them");
+    assert!(why.contains("can't run epoch 1:"), "{why}");
+}
+
+/// Two shards, each of which has one node: keys from "m" on are those of n1. Their nodes have begun
+/// epoch 1, of which neither has the other's slice. Either both have decided their parts, or n0
+/// alone.
+fn divided(are_both_decided: bool) -> ClusterOf<Calvin> {
+    let partitions = Partitions::new(2, Rule::Ranges { starts: vec![b"m".to_vec()] });
+    let topology = Topology::one_node_per_region("test", &["a"], Span::from_ms(1));
+    let options = Calvin::by_hand();
+    let mut cluster = ClusterOf::not_started_in(topology.divided(partitions), options);
+    cluster.start_all();
+    cluster.on_words(|_, _, _| Fate::Lose);
+    cluster.call_declared(0, "add a 1");
+    cluster.call_declared(1, "add z 1");
+    for id in 0..=usize::from(are_both_decided) {
+        cluster.batch(id);
+        cluster.fire(id, Timer::Epoch);
+    }
+    assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), (String::new(), String::new()));
+    cluster.heal();
+    (0..2).for_each(|id| cluster.crash(id));
+    cluster
+}
+
+/// After a kill one shard had decided an epoch under the earlier program, and another decided it
+/// under the new one: no program ran it.
+#[test]
+fn an_epoch_whose_cuts_are_of_two_programs_runs_nothing_and_stops_nobody() {
+    let mut cluster = divided(false);
+    start_newer(&mut cluster);
+    for id in 0..2 {
+        assert_eq!(refused(&cluster, id), None);
+        assert_eq!(cluster.mark(id, "calvin.epoch_of_two_programs"), 1);
+        assert_eq!(
+            cluster.nodes[id].runs.count(),
+            0,
+            "its transactions were acknowledged to nobody"
+        );
+    }
+    let ticket = cluster.call_declared(1, "add a 10; add z 10");
+    cluster.epoch();
+    cluster.run_for(500);
+    cluster.result(1, ticket);
+    assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("10".into(), "10".into()));
+    // Both find the same in their logs.
+    for is_newer in [true, false] {
+        for id in 0..2 {
+            cluster.crash(id);
+            cluster.nodes[id].stopped = None;
+            cluster.nodes[id].is_newer = is_newer;
+            cluster.start(id);
+        }
+        cluster.run_for(3_000);
+        for id in 0..2 {
+            let refuses = refused(&cluster, id).is_some_and(|why| why.contains("run epoch 2:"));
+            assert_eq!(refuses, !is_newer, "epoch 2 is of the newer program, epoch 1 of both");
+        }
+    }
+}
+
+#[test]
+fn an_epoch_whose_cuts_are_all_of_the_earlier_program_is_run_by_that_program_alone() {
+    let mut cluster = divided(true);
+    start_newer(&mut cluster);
+    for id in 0..2 {
+        let why = refused(&cluster, id).expect("it can't run the epoch");
+        assert!(why.contains("can't run epoch 1:"), "{why}");
+        assert_eq!(cluster.nodes[id].runs.count(), 0);
+    }
+    for id in 0..2 {
+        cluster.crash(id);
+        cluster.nodes[id].stopped = None;
+        cluster.nodes[id].is_newer = false;
+        cluster.start(id);
+    }
+    cluster.run_for(3_000);
+    assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("1".into(), "1".into()));
+    (0..2).for_each(|id| stop_in_order(&mut cluster, id));
+    start_newer(&mut cluster);
+    assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
+    assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("1".into(), "1".into()));
 }

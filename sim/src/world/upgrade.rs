@@ -48,6 +48,8 @@ pub(super) struct Upgrade {
     left: Vec<NodeId>,
     /// When the last node was restarted, or when no node refused an epoch.
     since: Timestamp,
+    /// When the operator last stopped or restarted a node.
+    acted: Timestamp,
     /// How often the operator went back to the earlier program.
     back: u32,
 }
@@ -88,21 +90,17 @@ impl<P: Protocol> World<P> {
         Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
     }
 
-    /// Begins an upgrade, unless one is in progress. Partitioned tables are not upgraded: shards
-    /// may wait for each other's refused epochs.
+    /// Begins an upgrade, unless one is in progress.
     pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
-        if self.settings.shards > 1 {
-            return;
-        }
         let is_first = self.upgrade.stage == Stage::None;
         if !is_first && !self.is_upgraded() {
             return;
         }
         let program = self.upgrade.program + 1;
         let left = self.topology.node_ids().collect();
-        let (stage, since) = (Stage::Forward, self.now);
+        let (stage, since, acted) = (Stage::Forward, self.now, self.now);
         self.upgrade =
-            Upgrade { program, stage, is_in_order, is_rolling, down, left, since, back: 0 };
+            Upgrade { program, stage, is_in_order, is_rolling, down, left, since, acted, back: 0 };
         if is_first {
             self.queue.push(self.now, Event::Operator);
         }
@@ -111,6 +109,12 @@ impl<P: Protocol> World<P> {
     /// Whether an upgrade is in progress.
     pub(super) fn is_upgrading(&self) -> bool {
         self.upgrade.stage != Stage::None && !self.is_upgraded()
+    }
+
+    /// When the operator last stopped or restarted a node. Stops in order, one after the other, may
+    /// take longer than everything else.
+    pub(super) fn operator_acted(&self) -> Timestamp {
+        self.upgrade.acted
     }
 
     /// Whether all nodes run the newest program, and none refuses an epoch.
@@ -198,7 +202,7 @@ impl<P: Protocol> World<P> {
                 self.restart_with(id, self.upgrade.program, self.upgrade.down);
             }
         }
-        self.upgrade.since = self.now;
+        (self.upgrade.since, self.upgrade.acted) = (self.now, self.now);
     }
 
     /// Restarts a node, which may have stopped, with a version of the program.
@@ -212,7 +216,7 @@ impl<P: Protocol> World<P> {
             let life = node.life;
             self.queue.push(at, Event::Start { node: id, life });
         }
-        self.upgrade.since = self.now;
+        (self.upgrade.since, self.upgrade.acted) = (self.now, self.now);
     }
 
     /// Starts all nodes with the earlier program.

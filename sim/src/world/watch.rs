@@ -23,7 +23,8 @@ const LOAD_AT: Timestamp = Timestamp::from_us(1_000_000);
 const LOAD_MAX: Span = Span::from_ms(120_000);
 /// After the last operation has ended, ambiguous ones may still be in flight for this time.
 const SETTLE: Span = Span::from_ms(1_500);
-/// The time limit for everything to end after clients have stopped.
+/// The time limit for everything to end after clients have stopped, and after the last act of an
+/// operator.
 pub(super) const DRAIN_MAX: Span = Span::from_ms(30_000);
 
 /// The progress of the watch.
@@ -116,7 +117,7 @@ impl<P: Protocol> World<P> {
 
     /// After the time limit, reports the open operations and the versions of the nodes.
     fn give_up_late(&mut self, what: &str) {
-        if self.now < self.watch.stop_at + DRAIN_MAX {
+        if self.now < self.watch.stop_at.max(self.operator_acted()) + DRAIN_MAX {
             return;
         }
         let open: Vec<String> = (self.history.operations.iter().enumerate())

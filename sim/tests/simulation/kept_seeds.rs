@@ -4,11 +4,23 @@ use pangea_protocols::calvin::Calvin;
 use pangea_sim::{Extent, drawn, run_swarm};
 
 /// Findings of the swarm. A seed reproduces a run only while the draws from it stay the same.
-const OF_CALVIN: &[(u64, &str)] = &[(
-    19,
-    "a master that was started with another program discarded what it had acknowledged, because \
-     agreement had forgotten decisions that only its own log has",
-)];
+const OF_CALVIN: &[(u64, &str)] = &[
+    (
+        19,
+        "a master that was started with another program discarded what it had acknowledged, \
+         because agreement had forgotten decisions that only its own log has",
+    ),
+    (
+        49,
+        "after a kill and an upgrade, masters of several shards had fixed an epoch under two \
+         programs, and none could run it",
+    ),
+    (
+        65,
+        "after a kill and an upgrade, several shards had decided an epoch under two programs, and \
+         none could run it",
+    ),
+];
 
 #[test]
 fn seeds_that_have_failed_do_not_fail_again() {

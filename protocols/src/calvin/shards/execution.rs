@@ -17,6 +17,7 @@ use super::super::{Calvin, Cut};
 use super::remote_results::RemoteResult;
 use super::results::LocalRequest;
 use super::slice::{CutId, Slice, SliceBatch as OfBatch};
+use super::upgrade::EpochCode;
 use super::{EPOCHS_MAX, OwnEpoch, PENDING_MAX, Shards};
 
 impl Calvin {
@@ -98,8 +99,6 @@ impl Calvin {
         let is_frozen = self.is_frozen();
         // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
         let is_transfer = self.state.inputs.wants_checkpoint();
-        let registry = self.state.registry.clone();
-        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
         let epoch = shards.scheduled_upto.next();
         let is_first = shards.scheduled_upto == applied;
@@ -107,15 +106,38 @@ impl Calvin {
         if is_frozen || !is_first && (is_full || is_transfer) {
             return false;
         }
-        let Some(own) = shards.own.get(&epoch) else { return false };
-        let received: Option<Vec<&Slice>> =
-            shards.streams.values().map(|stream| stream.inbound.slices.get(&epoch)).collect();
-        let Some(received) = received else {
-            cx.mark("calvin.epoch_waits_for_slice");
+        if !shards.own.contains_key(&epoch) {
             return false;
-        };
+        }
+        match self.code_of_epoch(epoch) {
+            None => {
+                cx.mark("calvin.epoch_waits_for_slice");
+                return false;
+            }
+            Some(EpochCode::Other) => {
+                self.state.inputs.refuse(cx, epoch);
+                return false;
+            }
+            Some(EpochCode::Mixed) => {
+                cx.mark("calvin.epoch_of_two_programs");
+                self.shards().pass_over(epoch);
+                return true;
+            }
+            Some(EpochCode::Own) => {}
+        }
+        self.give_epoch(cx, epoch);
+        true
+    }
+
+    /// Passes an epoch to the executor. The slices of all shards have arrived.
+    fn give_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+        let registry = self.state.registry.clone();
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
+        let shards = self.shards();
         cx.begin_work();
-        let batches = received.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
+        let received = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
+        let own = &shards.own[&epoch];
+        let batches = received.chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
         order.sort_by_key(|batch| (batch.round, batch.sequencer));
         mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
@@ -132,7 +154,6 @@ impl Calvin {
         cx.end_work(CpuStage::Lock, count);
         self.state.inputs.replica.owe(count * RUN_BYTES);
         self.take_received_before(cx, epoch);
-        true
     }
 
     /// Runs some of the transactions that are ready, and ends the epochs of which they were the

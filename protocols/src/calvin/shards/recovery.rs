@@ -70,7 +70,7 @@ impl Calvin {
                 // It arrived with a checkpoint that was not complete yet.
                 None if !is_known => continue,
                 Some(_) if epoch > next => continue,
-                Some(cut) if !is_known && !self.state.inputs.follows_rules(cx, epoch, &cut) => {
+                Some(cut) if !is_known && !self.may_replay(cx, (epoch, &cut), &of_shards) => {
                     break;
                 }
                 cut => cut,

@@ -6,7 +6,7 @@
 //! | request | outcome | answered |
 //! |---|---|---|
 //! | in a batch of this node | it ran | when its epoch has run on this node, early or not |
-//! | in a batch of this node | it left its footprint | when the epoch is confirmed: then it is sequenced again |
+//! | in a batch of this node | it left its footprint, or the epoch has cuts of two programs | when the epoch is confirmed: then it is sequenced again |
 //! | in the master's batch, forwarded | either | when the epoch is confirmed: it can't be lost |
 
 use pangea_core::exec::ordered::{Ended, ShardOutcome};
@@ -14,7 +14,7 @@ use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::txn::Outcome;
+use pangea_core::txn::{Abort, Outcome, SqlState};
 
 use super::super::Calvin;
 use super::super::batch::Request;
@@ -248,8 +248,9 @@ impl Calvin {
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
                 let Some(RetryableRequest { program, tries }) = retryable else {
-                    // A certified transaction can't leave its footprint.
-                    return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
+                    // A certified transaction can't leave its footprint, but its epoch may have run
+                    // nothing.
+                    return cx.reply(ticket, Outcome::Aborted(passed_over()));
                 };
                 return self.look_up(cx, ticket, program, tries + 1);
             }
@@ -268,6 +269,15 @@ impl Calvin {
             }
         }
     }
+}
+
+/// The error of an interactive transaction in an epoch that no program runs.
+fn passed_over() -> Abort {
+    Abort::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "could not serialize access: the nodes were started with another program",
+    )
+    .with_hint("The transaction might succeed if retried.")
 }
 
 fn left_is_done(shard_outcome: ShardOutcome) -> ShardOutcome {

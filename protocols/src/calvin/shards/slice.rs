@@ -5,7 +5,7 @@
 //!   +-------+-------+-----+-------+---------+--
 //!   | epoch | shard | cut | count | batch 0 | ..
 //!   +-------+-------+-----+-------+---------+--
-//!   cut: proposer, incarnation, number; first sequence of its master term plus one, or 0
+//!   cut: proposer, incarnation, number; first sequence of its master term plus one, or 0; code
 //!   batch: round, sequencer, first sequence, count; then for each request
 //!          how many sequence numbers are passed over, and the request as in a batch
 //! ```
@@ -21,10 +21,11 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::txn::CodeDigest;
 
 use super::super::Cut;
 use super::super::batch::Request;
-use crate::inputs::ProposalName;
+use crate::inputs::{ProposalName, Rules as _};
 use crate::streams::number;
 
 /// A slice.
@@ -51,6 +52,8 @@ pub struct CutId {
     pub name: ProposalName,
     /// The number of the first transaction of its master term, if replication is asynchronous.
     pub first: Option<u64>,
+    /// The code under which it was proposed.
+    pub code: CodeDigest,
 }
 
 /// The lineage of an epoch: a hash of the names of all groups' cuts.
@@ -72,17 +75,20 @@ impl Lineage {
 impl CutId {
     /// The part of a cut that other groups know.
     pub fn new(cut: &Cut) -> Self {
-        Self { name: cut.name, first: cut.master_term.map(|master_term| master_term.first) }
+        let first = cut.master_term.map(|master_term| master_term.first);
+        Self { name: cut.name, first, code: cut.rules.code() }
     }
 
     fn encode(self, out: &mut Vec<u8>) {
         self.name.encode(out);
         out.put_varint(self.first.map_or(0, |first| first + 1));
+        out.put_u64(self.code.0);
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let name = ProposalName::decode(from, WHAT)?;
-        Ok(Self { name, first: number(from, WHAT)?.checked_sub(1) })
+        let first = number(from, WHAT)?.checked_sub(1);
+        Ok(Self { name, first, code: CodeDigest(from.u64(WHAT)?) })
     }
 }
 
@@ -189,7 +195,7 @@ pub(in super::super) mod tests {
         let some = SliceBatch { round: 0, sequencer, requests: requests[..1].to_vec() };
         let others = SliceBatch { round: 1, sequencer, requests: requests[1..].to_vec() };
         let name = ProposalName { proposer: NodeId(2), incarnation: u64::MAX, nonce: 300 };
-        let cut = CutId { name, first: Some(40) };
+        let cut = CutId { name, first: Some(40), code: CodeDigest(u64::MAX - 7) };
         Slice::new(SnapshotVersion(300), ShardId(1), cut, vec![some, others])
     }
 

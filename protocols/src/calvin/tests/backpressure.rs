@@ -72,8 +72,9 @@ fn note(did: Did, seen: &mut Seen) {
 fn send_slices(node: &mut Node, from: u16, upto: u64, seen: &mut Seen) {
     let first =
         node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].inbound.upto.0 + 1;
+    let cut = node.cut_of_own_code();
     for epoch in first..=upto {
-        let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), CutId::default(), Vec::new());
+        let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), cut, Vec::new());
         let message = Message::Slice { slice };
         note(node.step(Input::Message { from: NodeId(from), message }), seen);
     }

@@ -215,7 +215,9 @@ impl Confusion {
         let (epoch, shard) = (self.epoch(to), ShardId(from % self.shards));
         let (proposer, nonce) = (NodeId(self.rng.u16(..4)), self.rng.u64(..4));
         let name = ProposalName { proposer, incarnation: 1, nonce };
-        let cut = CutId { name, first: self.rng.bool().then_some(1) };
+        let of_to = self.nodes[usize::from(to)].cut_of_own_code();
+        let code = if self.rng.u8(..8) > 0 { of_to.code } else { CutId::default().code };
+        let cut = CutId { name, first: self.rng.bool().then_some(1), code };
         let batch = |all: &mut Self| {
             let sequencer = NodeId(shard.0 + all.shards * all.rng.u16(..3));
             let first = all.rng.u64(1..20);

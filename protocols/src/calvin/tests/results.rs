@@ -35,7 +35,7 @@ fn awaiting() -> (Node, Did) {
     for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
     {
         let epoch = SnapshotVersion(epoch);
-        let slice = Slice::new(epoch, ShardId(other), CutId::default(), Vec::new());
+        let slice = Slice::new(epoch, ShardId(other), node.cut_of_own_code(), Vec::new());
         let did =
             node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
