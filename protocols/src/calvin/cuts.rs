@@ -78,6 +78,12 @@ impl Host for Calvin {
         }
     }
 
+    /// With partitioned tables a node that stopped would end without a checkpoint of the epochs that
+    /// it has run. The program of the refused epoch could not continue from there.
+    fn is_alone(log: &Inputs<Self>) -> bool {
+        log.replica.topology.node_count() == 1 && !log.extension.mastery.is_divided
+    }
+
     fn preferred_master(log: &Inputs<Self>) -> Option<NodeId> {
         log.extension.mastery.preferred()
     }

@@ -91,7 +91,7 @@ pub(crate) struct Mastership {
     preferred: Option<NodeId>,
     /// Whether tables are partitioned. Other shards then determine, too, which program runs an
     /// epoch.
-    is_divided: bool,
+    pub is_divided: bool,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
     /// The first position and the last epoch of cuts that this replica fixed while its program was

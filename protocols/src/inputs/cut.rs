@@ -374,7 +374,7 @@ impl<H: Host> Inputs<H> {
             self.cut.refused = epoch;
             self.want_checkpoint(epoch);
         }
-        if self.replica.topology.node_count() == 1 {
+        if H::is_alone(self) {
             self.refused().into_iter().for_each(|why| cx.stop(why));
         }
     }

@@ -34,6 +34,12 @@ pub(crate) trait Host:
         true
     }
 
+    /// Whether nothing but another program can help this replica if it refuses an epoch. Then it
+    /// stops at once.
+    fn is_alone(log: &Inputs<Self>) -> bool {
+        log.replica.topology.node_count() == 1
+    }
+
     // --- Early cuts: those that a master has fixed, and runs before they are decided. -----------
 
     /// The replica that should lead agreement, if not any replica may.

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! It continues to vote, to acknowledge and to propose until it ends. Without a majority no further
-//! cut can be decided, and without the nodes of another shard no further epoch can be applied, so it
-//! waits for none. If the whole cluster stops, the last coordinator has
-//! applied every decided cut, and the others take its checkpoint when they start again.
+//! cut can be decided, and without the nodes of another shard no further epoch can be applied, so
+//! it waits for none. If the whole cluster stops, the last coordinator has applied every decided
+//! cut, and the others take its checkpoint when they start again.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;

@@ -278,3 +278,41 @@ fn an_epoch_whose_cuts_are_all_of_the_earlier_program_is_run_by_that_program_alo
     assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
     assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("1".into(), "1".into()));
 }
+
+/// Before the shards of a new program knew each other's slices of an epoch of the earlier one, they
+/// decided the next epoch. The earlier program stopped there without a checkpoint of the epoch that
+/// it had run, and the new one refused that epoch again: neither could ever continue.
+#[test]
+fn an_epoch_of_each_program_is_run_by_one_after_the_other() {
+    let mut cluster = divided(true);
+    cluster.on_words(|_, _, _| Fate::Lose);
+    for id in 0..2 {
+        cluster.nodes[id].is_newer = true;
+        cluster.start(id);
+    }
+    cluster.run_for(100);
+    cluster.call_declared(0, "add a 10");
+    cluster.call_declared(1, "add z 10");
+    for id in 0..2 {
+        cluster.batch(id);
+        cluster.fire(id, Timer::Epoch);
+    }
+    cluster.heal();
+    cluster.reconnect(0, 1);
+    cluster.run_for(3_000);
+    for (is_newer, epoch) in [(true, 1), (false, 2)] {
+        for id in 0..2 {
+            let why = refused(&cluster, id).expect("it can't run the epoch");
+            assert!(why.contains(&format!("can't run epoch {epoch}:")), "{why}");
+            assert_eq!(cluster.nodes[id].stopped, None, "it can still be stopped in order");
+        }
+        (0..2).for_each(|id| stop_in_order(&mut cluster, id));
+        for id in 0..2 {
+            cluster.nodes[id].is_newer = !is_newer;
+            cluster.start(id);
+        }
+        cluster.run_for(3_000);
+    }
+    assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
+    assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("11".into(), "11".into()));
+}

@@ -97,5 +97,6 @@ fn partitioned_tables_are_upgraded() {
         let (refused, undone) = run_divided::<Calvin>(&little, (3, 2), &[]);
         assert!(refused > 0 && undone > 0, "what was not checkpointed is refused");
         run_divided::<Calvin>(&little, (3, 2), CRASHES);
+        run_divided::<Calvin>(&little, (1, 2), &[]);
     }
 }

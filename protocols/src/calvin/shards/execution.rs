@@ -115,7 +115,10 @@ impl Calvin {
                 return false;
             }
             Some(EpochCode::Other) => {
-                self.state.inputs.refuse(cx, epoch);
+                // Earlier epochs run first, so that a checkpoint contains them.
+                if is_first {
+                    self.state.inputs.refuse(cx, epoch);
+                }
                 return false;
             }
             Some(EpochCode::Mixed) => {
