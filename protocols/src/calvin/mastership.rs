@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use super::messages::Message;
 use super::{Calvin, Cut};
 use crate::agreement::{Term, master_patience};
-use crate::inputs::{Inputs, MasterTerm, ProtocolRecord};
+use crate::inputs::{Inputs, MasterTerm, ProposalName, ProtocolRecord};
 use crate::replica::{INTACT, kind};
 use crate::streams::Heads;
 use bytes::Bytes;
@@ -85,6 +85,14 @@ impl Early {
     }
 }
 
+/// A fixed cut of another program.
+struct Held {
+    epoch: SnapshotVersion,
+    name: ProposalName,
+    /// Its position in this node's log.
+    position: LogPosition,
+}
+
 /// The state of a replica as the master, or as a possible former master.
 pub(crate) struct Mastership {
     /// The preferred master, if replication is asynchronous.
@@ -94,9 +102,9 @@ pub(crate) struct Mastership {
     pub is_divided: bool,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
-    /// The first position and the last epoch of cuts that this replica fixed while its program was
-    /// another one, and can't run. They stay in its log for that program.
-    held: Option<(LogPosition, SnapshotVersion)>,
+    /// Cuts that this replica fixed while its program was another one, and can't run. They stay in
+    /// its log for that program until others are decided in their place.
+    held: Vec<Held>,
     /// The master of the confirmed epoch and its term, if known.
     confirmed_term: Option<(NodeId, MasterTerm)>,
     /// `Some` while this replica leads.
@@ -128,7 +136,7 @@ impl Mastership {
             preferred,
             is_divided,
             early: VecDeque::new(),
-            held: None,
+            held: Vec::new(),
             confirmed_term: None,
             master_term: None,
             opened: Term::default(),
@@ -155,13 +163,13 @@ impl Mastership {
 
     /// The last epoch whose transactions this replica may have acknowledged before it was decided.
     pub(super) fn last_acknowledged(&self) -> Option<SnapshotVersion> {
-        self.last_fixed().max(self.held.map(|(_, last)| last))
+        self.last_fixed().max(self.held.last().map(|held| held.epoch))
     }
 
     /// The position of the first cut that a restart needs.
     pub(super) fn first_needed(&self) -> Option<LogPosition> {
         let early = self.early.front().map(|early| early.position);
-        early.into_iter().chain(self.held.map(|(first, _)| first)).min()
+        early.into_iter().chain(self.held.first().map(|held| held.position)).min()
     }
 }
 
@@ -454,8 +462,9 @@ impl Inputs<Calvin> {
             }
         }
         if self.is_refusing() {
-            let (first, last) = (fixed.first(), fixed.last());
-            self.extension.mastery.held = first.zip(last).map(|(first, last)| (first.0, last.1));
+            let held =
+                |(position, epoch, cut): (_, _, Cut)| Held { epoch, name: cut.name, position };
+            self.extension.mastery.held = fixed.into_iter().map(held).collect();
             return;
         }
         for (position, epoch, cut) in fixed {
@@ -470,7 +479,9 @@ impl Inputs<Calvin> {
     /// Releases the cuts that this replica could not run, if its version is past them.
     pub(crate) fn release_held(&mut self) {
         let applied = self.cut.applied;
-        self.extension.mastery.held.take_if(|(_, last)| *last <= applied);
+        if self.extension.mastery.held.last().is_some_and(|last| last.epoch <= applied) {
+            self.extension.mastery.held.clear();
+        }
     }
 
     /// Asserts the invariants that hold between any two steps.

@@ -21,6 +21,7 @@ impl Inputs<Calvin> {
         epoch: SnapshotVersion,
         cut: &Cut,
     ) -> bool {
+        self.discard_held(cx, epoch, cut);
         let early = &mut self.extension.mastery.early;
         let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
         let is_same = fixed.cut.name == cut.name;
@@ -30,6 +31,23 @@ impl Inputs<Calvin> {
         }
         self.discard_from(cx, epoch);
         false
+    }
+
+    /// Discards the fixed cuts of another program from an epoch on, if another cut is decided for
+    /// that epoch. A restart would refuse them for nothing, and the earlier program would run them.
+    fn discard_held(&mut self, cx: &mut Cx<'_, Calvin>, epoch: SnapshotVersion, cut: &Cut) {
+        let held = &mut self.extension.mastery.held;
+        if held.iter().any(|held| held.epoch == epoch && held.name != cut.name) {
+            held.retain(|held| held.epoch < epoch);
+            self.persist_given_up(cx, epoch);
+        }
+    }
+
+    /// Logs that the cuts that were fixed from an epoch on are void.
+    fn persist_given_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
+        cx.mark("calvin.early_given_up");
+        let record = Bytes::copy_from_slice(&from.0.to_le_bytes());
+        self.replica.persist(cx, &kind::GIVEN_UP, record);
     }
 
     /// Discards the cuts that were fixed from an epoch on: they are void.
@@ -42,10 +60,8 @@ impl Inputs<Calvin> {
         if void.is_empty() {
             return;
         }
-        cx.mark("calvin.early_given_up");
         self.counters.epochs_given_up += void.len() as u64;
-        let record = Bytes::copy_from_slice(&from.0.to_le_bytes());
-        self.replica.persist(cx, &kind::GIVEN_UP, record);
+        self.persist_given_up(cx, from);
         if void.iter().any(|early| early.is_begun) {
             let void_from = &mut self.extension.mastery.void_from;
             *void_from = Some(void_from.map_or(from, |before| before.min(from)));
