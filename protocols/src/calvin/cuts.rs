@@ -78,8 +78,8 @@ impl Host for Calvin {
         }
     }
 
-    /// With partitioned tables a node that stopped would end without a checkpoint of the epochs that
-    /// it has run. The program of the refused epoch could not continue from there.
+    /// With partitioned tables a node that stopped would end without a checkpoint of the epochs
+    /// that it has run. The program of the refused epoch could not continue from there.
     fn is_alone(log: &Inputs<Self>) -> bool {
         log.replica.topology.node_count() == 1 && !log.extension.mastery.is_divided
     }
