@@ -96,6 +96,7 @@ pub fn run(command: &mut Command, limit: Duration, output: &Path, stop: &Stop) -
             (true, _) => End::Stopped,
             (false, true) => End::TimedOut,
             (false, false) => {
+                // The end of a child can't be waited for together with a time limit and Ctrl-C.
                 std::thread::sleep(LOOK);
                 continue;
             }

@@ -17,18 +17,20 @@ use crate::{presence, streams, transfer};
 pub(crate) struct Extension {
     pub mastery: Mastership,
     pub turns: CheckpointTurns,
+    /// Whether tables are partitioned. Other shards then determine, too, which program runs an
+    /// epoch.
+    pub is_divided: bool,
 }
 
 impl Extension {
     pub(super) fn new(
         node_count: usize,
-        (master, is_divided): (Option<NodeId>, bool),
+        master: Option<NodeId>,
         schedule: CheckpointSchedule,
+        is_divided: bool,
     ) -> Self {
-        Self {
-            mastery: Mastership::new(master, is_divided),
-            turns: CheckpointTurns::new(node_count, schedule),
-        }
+        let turns = CheckpointTurns::new(node_count, schedule);
+        Self { mastery: Mastership::new(master), turns, is_divided }
     }
 }
 
@@ -81,7 +83,7 @@ impl Host for Calvin {
     /// With partitioned tables a node that stopped would end without a checkpoint of the epochs
     /// that it has run. The program of the refused epoch could not continue from there.
     fn is_alone(log: &Inputs<Self>) -> bool {
-        log.replica.topology.node_count() == 1 && !log.extension.mastery.is_divided
+        log.replica.topology.node_count() == 1 && !log.extension.is_divided
     }
 
     fn preferred_master(log: &Inputs<Self>) -> Option<NodeId> {

@@ -97,9 +97,6 @@ struct Held {
 pub(crate) struct Mastership {
     /// The preferred master, if replication is asynchronous.
     preferred: Option<NodeId>,
-    /// Whether tables are partitioned. Other shards then determine, too, which program runs an
-    /// epoch.
-    pub is_divided: bool,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
     /// Cuts that this replica fixed while its program was another one, and can't run. They stay in
@@ -131,10 +128,9 @@ pub(crate) struct Mastership {
 }
 
 impl Mastership {
-    pub(crate) fn new(preferred: Option<NodeId>, is_divided: bool) -> Self {
+    pub(crate) fn new(preferred: Option<NodeId>) -> Self {
         Self {
             preferred,
-            is_divided,
             early: VecDeque::new(),
             held: Vec::new(),
             confirmed_term: None,
@@ -455,7 +451,7 @@ impl Inputs<Calvin> {
         }
         let applied = self.cut.applied;
         fixed.retain(|(_, epoch, _)| *epoch > applied);
-        let is_divided = self.extension.mastery.is_divided;
+        let is_divided = self.extension.is_divided;
         for (_, epoch, cut) in fixed.iter().filter(|_| !is_divided) {
             if !self.follows_rules(cx, *epoch, cut) {
                 break;

@@ -120,7 +120,7 @@ impl State {
         let settings = setup.options.of_inputs(setup.registry.code());
         let schedule = setup.options.checkpoint_schedule();
         let is_divided = setup.topology.partitions.shards() > 1;
-        let extension = Extension::new(group.nodes().len(), (master, is_divided), schedule);
+        let extension = Extension::new(group.nodes().len(), master, schedule, is_divided);
         let message_bytes = MESSAGE_BATCHES * setup.options.batch_bytes;
         Self {
             shards: Shards::of(&setup.topology, setup.me, group.nodes().len(), message_bytes),

@@ -136,6 +136,16 @@ fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
     assert_eq!(acknowledged.max(), Some(Bid(1)));
 }
 
+/// Increments a key twenty times through a node, each in an epoch of its own.
+fn add_twenty(cluster: &mut Cluster, at: usize) {
+    for _ in 0..20 {
+        cluster.call(at, "add x 1");
+        cluster.batch(at);
+        cluster.run_for(30);
+    }
+    cluster.run_for(500);
+}
+
 /// A cluster, and its node that returns and must install a checkpoint. Its request is in flight,
 /// held back.
 pub fn behind(options: Options) -> (Cluster, usize) {
@@ -147,12 +157,7 @@ pub fn behind(options: Options) -> (Cluster, usize) {
     cluster.run_for(100);
     cluster.crash(away);
     cluster.run_for(2_000);
-    for _ in 0..20 {
-        cluster.call(here, "add x 1");
-        cluster.batch(here);
-        cluster.run_for(30);
-    }
-    cluster.run_for(500);
+    add_twenty(&mut cluster, here);
     cluster.rule = Box::new(|_, _, message| match message {
         message!(CheckpointRequest { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
@@ -522,12 +527,7 @@ fn cuts_are_kept_until_the_checkpoint_that_covers_them_is_durable() {
     let second = (first + 1) % 3;
     cluster.crash(second);
     cluster.run_for(2_000);
-    for _ in 0..20 {
-        cluster.call(lost, "add x 1");
-        cluster.batch(lost);
-        cluster.run_for(30);
-    }
-    cluster.run_for(500);
+    add_twenty(&mut cluster, lost);
     assert_eq!(cluster.value(lost, "x"), "41");
     [first, second].iter().for_each(|id| cluster.set_writes_checkpoints(*id, false));
     cluster.heal();

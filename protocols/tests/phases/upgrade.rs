@@ -37,11 +37,16 @@ fn stop_in_order<P: Transcribed>(cluster: &mut ClusterOf<P>, id: usize) {
     cluster.crash(id);
 }
 
-/// Starts all nodes with more procedures, and commits something.
+/// Starts all nodes with more procedures.
 fn start_newer<P: Transcribed>(cluster: &mut ClusterOf<P>) {
-    let n = cluster.nodes.len();
-    for id in 0..n {
-        cluster.nodes[id].is_newer = true;
+    start_all(cluster, true);
+}
+
+/// Starts all nodes with the newer or the earlier program.
+fn start_all<P: Transcribed>(cluster: &mut ClusterOf<P>, is_newer: bool) {
+    for id in 0..cluster.nodes.len() {
+        cluster.nodes[id].stopped = None;
+        cluster.nodes[id].is_newer = is_newer;
         cluster.start(id);
     }
     cluster.run_for(3_000);
@@ -242,13 +247,8 @@ fn an_epoch_whose_cuts_are_of_two_programs_runs_nothing_and_stops_nobody() {
     assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("10".into(), "10".into()));
     // Both find the same in their logs.
     for is_newer in [true, false] {
-        for id in 0..2 {
-            cluster.crash(id);
-            cluster.nodes[id].stopped = None;
-            cluster.nodes[id].is_newer = is_newer;
-            cluster.start(id);
-        }
-        cluster.run_for(3_000);
+        (0..2).for_each(|id| cluster.crash(id));
+        start_all(&mut cluster, is_newer);
         for id in 0..2 {
             let refuses = refused(&cluster, id).is_some_and(|why| why.contains("run epoch 2:"));
             assert_eq!(refuses, !is_newer, "epoch 2 is of the newer program, epoch 1 of both");
@@ -265,13 +265,8 @@ fn an_epoch_whose_cuts_are_all_of_the_earlier_program_is_run_by_that_program_alo
         assert!(why.contains("can't run epoch 1:"), "{why}");
         assert_eq!(cluster.nodes[id].runs.count(), 0);
     }
-    for id in 0..2 {
-        cluster.crash(id);
-        cluster.nodes[id].stopped = None;
-        cluster.nodes[id].is_newer = false;
-        cluster.start(id);
-    }
-    cluster.run_for(3_000);
+    (0..2).for_each(|id| cluster.crash(id));
+    start_all(&mut cluster, false);
     assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("1".into(), "1".into()));
     (0..2).for_each(|id| stop_in_order(&mut cluster, id));
     start_newer(&mut cluster);
@@ -307,12 +302,49 @@ fn an_epoch_of_each_program_is_run_by_one_after_the_other() {
             assert_eq!(cluster.nodes[id].stopped, None, "it can still be stopped in order");
         }
         (0..2).for_each(|id| stop_in_order(&mut cluster, id));
-        for id in 0..2 {
-            cluster.nodes[id].is_newer = !is_newer;
-            cluster.start(id);
-        }
-        cluster.run_for(3_000);
+        start_all(&mut cluster, !is_newer);
     }
     assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
     assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("11".into(), "11".into()));
+}
+
+/// The epochs that a master had run early were void, because the others went on under another
+/// program. The master forgot none of them: its log grew for ever, and after its next restart it
+/// refused an epoch that nobody could run.
+#[test]
+fn a_master_forgets_the_epochs_of_another_program_when_others_are_decided() {
+    let replication = Replication::Asynchronous;
+    let options = calvin::Options { replication, ..Calvin::by_hand() };
+    let mut cluster = ClusterOf::<Calvin>::new(3, options);
+    let master = cluster.leader();
+    let others = [(master + 1) % 3, (master + 2) % 3];
+    others.iter().for_each(|id| stop_in_order(&mut cluster, *id));
+    for script in ["add x 1", "add x 2", "add x 3"] {
+        cluster.call_declared(master, script);
+        cluster.batch(master);
+    }
+    assert_eq!(cluster.value(master, "x"), "6", "the master runs epochs early");
+    cluster.crash(master);
+    for id in others {
+        cluster.nodes[id].is_newer = true;
+        cluster.start(id);
+    }
+    cluster.run_for(5_000);
+    let next = cluster.leader();
+    cluster.call_declared(next, "add x 10");
+    for _ in 0..2 {
+        cluster.batch(next);
+        cluster.fire(next, Timer::Epoch);
+        cluster.run_for(500);
+    }
+    assert_eq!(cluster.value(next, "x"), "10");
+    for _ in 0..2 {
+        cluster.nodes[master].is_newer = true;
+        cluster.start(master);
+        cluster.run_for(1_000);
+        let found = (cluster.value(master, "x"), refused(&cluster, master));
+        assert_eq!(found, ("10".to_owned(), None));
+        assert_eq!(cluster.mark(master, "calvin.early_given_up"), 1);
+        cluster.crash(master);
+    }
 }

@@ -38,14 +38,16 @@ impl Inputs<Calvin> {
     fn discard_held(&mut self, cx: &mut Cx<'_, Calvin>, epoch: SnapshotVersion, cut: &Cut) {
         let held = &mut self.extension.mastery.held;
         if held.iter().any(|held| held.epoch == epoch && held.name != cut.name) {
-            held.retain(|held| held.epoch < epoch);
-            self.persist_given_up(cx, epoch);
+            let kept = held.partition_point(|held| held.epoch < epoch);
+            let void = held.split_off(kept).len();
+            self.persist_given_up(cx, epoch, void);
         }
     }
 
-    /// Logs that the cuts that were fixed from an epoch on are void.
-    fn persist_given_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
+    /// Logs that this number of cuts that were fixed from an epoch on are void.
+    fn persist_given_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion, void: usize) {
         cx.mark("calvin.early_given_up");
+        self.counters.epochs_given_up += void as u64;
         let record = Bytes::copy_from_slice(&from.0.to_le_bytes());
         self.replica.persist(cx, &kind::GIVEN_UP, record);
     }
@@ -60,8 +62,7 @@ impl Inputs<Calvin> {
         if void.is_empty() {
             return;
         }
-        self.counters.epochs_given_up += void.len() as u64;
-        self.persist_given_up(cx, from);
+        self.persist_given_up(cx, from, void.len());
         if void.iter().any(|early| early.is_begun) {
             let void_from = &mut self.extension.mastery.void_from;
             *void_from = Some(void_from.map_or(from, |before| before.min(from)));
