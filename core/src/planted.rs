@@ -129,6 +129,8 @@ bugs! {
     HeldForgotten, "held-forgotten", "A request is dropped when its predicted delay has elapsed.";
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
     RoundRobinDiffers, "round-robin-differs", "Each node begins each round with its own batch.";
+    ProposesWhileStopping, "proposes-while-stopping",
+        "A coordinator proposes cuts although too few replicas stay.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
     StepsUnbounded, "steps-unbounded", "A replica applies all cuts that are ready in one step.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure does not wait.";

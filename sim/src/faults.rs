@@ -146,6 +146,9 @@ pub enum Fault {
         /// Whether one node restarts after the other, and not all at once.
         #[serde(default)]
         rolling: bool,
+        /// Whether no node starts with the new program before all have stopped.
+        #[serde(default)]
+        after_all: bool,
     },
     /// No messages pass from some nodes to others.
     Cut {

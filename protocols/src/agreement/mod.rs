@@ -294,6 +294,14 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
+    /// The number of the last entry, decided or not, that fulfils a condition.
+    pub(crate) fn last_of(&self, is_it: impl Fn(&E) -> bool) -> Option<u64> {
+        match self {
+            Self::SingleNode(log) => log.state().last_of(is_it),
+            Self::Replicated(log) => log.last_of(is_it),
+        }
+    }
+
     /// Campaigns for leadership now.
     pub(crate) fn campaign(&mut self) {
         match self {

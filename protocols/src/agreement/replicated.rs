@@ -207,6 +207,11 @@ impl<E: Decision> ReplicatedLog<E> {
         self.lock().state.end() as u64
     }
 
+    /// The number of the last entry, decided or not, that fulfils a condition.
+    pub(super) fn last_of(&self, is_it: impl Fn(&E) -> bool) -> Option<u64> {
+        self.lock().state.last_of(is_it)
+    }
+
     /// Campaigns for leadership now.
     pub(super) fn campaign(&mut self) {
         self.paxos.try_become_leader();

@@ -97,6 +97,12 @@ impl<E: Decision> State<E> {
         }
     }
 
+    /// The number of the last entry that fulfils a condition.
+    pub(super) fn last_of(&self, is_it: impl Fn(&E) -> bool) -> Option<u64> {
+        let at = self.entries.iter().rposition(is_it)?;
+        Some((self.trimmed + at + 1) as u64)
+    }
+
     pub(super) fn end(&self) -> usize {
         self.trimmed + self.entries.len()
     }

@@ -31,7 +31,7 @@ use super::messages::{Accepted, Message};
 use super::state::{InFlight, RetryableRequest, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
+use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown, refuses_clients};
 use crate::streams::Batch as _;
 
 /// Requests in no batch of this replica, because another one is the master or none is.
@@ -137,6 +137,9 @@ impl Calvin {
         if self.state.forwarding.waiting.is_empty() || self.state.inputs.is_rejoining() {
             return;
         }
+        if let Some(why) = self.state.inputs.refused() {
+            return self.refuse_waiting(cx, &why);
+        }
         if self.state.inputs.accepts_requests() {
             while let Some(Waiting { ticket, request, .. }) = self.next_to_go(cx, false) {
                 self.put_in_batch(cx, Requester::Client(ticket), request);
@@ -169,6 +172,14 @@ impl Calvin {
             }
         }
         self.forward(cx, master, requests);
+    }
+
+    /// Refuses the requests that wait for a master, because this replica has other procedures.
+    fn refuse_waiting(&mut self, cx: &mut Cx<'_, Self>, why: &str) {
+        while let Some(Waiting { ticket, .. }) = self.state.forwarding.pop() {
+            cx.mark("inputs.refused_client");
+            cx.reply(ticket, Outcome::Aborted(refuses_clients(why.to_owned())));
+        }
     }
 
     /// The next request for the master, which is another replica or this one.
@@ -224,7 +235,7 @@ impl Calvin {
             .extension
             .mastery
             .master_term
-            .filter(|_| self.state.inputs.accepts_requests());
+            .filter(|_| self.state.inputs.accepts_requests_of(from));
         let Some(master_term) = master_term.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
             let tokens = requests.into_iter().map(|(token, _)| token).collect();

@@ -195,7 +195,14 @@ impl Inputs<Calvin> {
 
     /// Whether this replica currently accepts transactions as the master.
     pub(crate) fn accepts_requests(&self) -> bool {
-        self.is_open() && self.extension.mastery.successor.is_none()
+        let is_refusing = self.is_refusing();
+        self.is_open() && !is_refusing && self.extension.mastery.successor.is_none()
+    }
+
+    /// Whether it accepts those of a peer. A master that stops leaves them to the next one, unless
+    /// the peer stops, too.
+    pub(crate) fn accepts_requests_of(&self, peer: NodeId) -> bool {
+        self.accepts_requests() && (!self.is_stopping() || self.stops.is_stopping(peer))
     }
 
     /// Whether this replica is the master, and all cuts from before its master term are decided and
@@ -211,6 +218,7 @@ impl Inputs<Calvin> {
     pub(crate) fn may_fix(&self) -> bool {
         self.is_open()
             && !self.is_refusing()
+            && !self.is_sealed()
             && self.extension.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }

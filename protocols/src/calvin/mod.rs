@@ -26,6 +26,7 @@
 //! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
+//! | stop | | [`crate::inputs`] | Stopping, MayStop | a checkpoint that any later program can continue from |
 //!
 //! The lifecycle of a transaction:
 //!
@@ -198,7 +199,7 @@ impl Protocol for Calvin {
             }
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Stop => {
-                inputs.on_stop();
+                inputs.on_stop(cx);
                 self.end_batch(cx);
             }
             Input::Resume => self.resume_epoch(cx),
@@ -365,20 +366,17 @@ impl Calvin {
         if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx); // 10
         }
-        self.advance_stop(cx); // 11
+        self.advance_stops(cx); // 11
     }
 
-    /// Takes the last checkpoint before a stop, once nothing is in flight.
-    fn advance_stop(&mut self, cx: &mut Cx<'_, Self>) {
+    /// Makes progress with stops in order.
+    fn advance_stops(&mut self, cx: &mut Cx<'_, Self>) {
         let State { inputs, sequencer, forwarding, shards, running, .. } = &mut self.state;
-        if inputs.is_stopping() {
-            let is_settled = sequencer.in_flight.is_empty()
-                && forwarding.len() == 0
-                && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0)
-                && running.is_none();
-            let can_run = shards.as_ref().is_none_or(|shards| shards.can_reach_all());
-            inputs.advance_stop(cx, is_settled, can_run);
-        }
+        let is_settled = sequencer.in_flight.is_empty()
+            && forwarding.len() == 0
+            && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0);
+        let can_run = shards.as_ref().is_none_or(|shards| shards.can_reach_all());
+        inputs.advance_stops(cx, is_settled, (running.is_some(), can_run));
     }
 
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or

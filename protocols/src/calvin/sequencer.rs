@@ -18,7 +18,7 @@ use super::batch::{Batch, Request, UnsequencedRequest};
 use super::forwarding::{Requester, read_given_up};
 use super::options::Reads;
 use super::state::{InFlight, RetryableRequest};
-use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, refuses_clients, size};
+use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size};
 
 impl Calvin {
     /// Handles submissions from local clients.
@@ -27,7 +27,7 @@ impl Calvin {
         let line = cx.store.timeline();
         // With partitioned tables no client reads versions that may be rolled back.
         let is_divided = self.state.shards.is_some();
-        let refused = self.state.inputs.refused();
+        let refusal = self.state.inputs.refusal();
         for Submission { ticket, request } in submissions {
             match request {
                 Requested::Commit(Program::Certified(certified))
@@ -40,10 +40,10 @@ impl Calvin {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Requested::Commit(_) if refused.is_some() => {
+                Requested::Commit(_) if refusal.is_some() => {
                     cx.mark("inputs.refused_client");
-                    let why = refused.clone().unwrap_or_default();
-                    cx.reply(ticket, Outcome::Aborted(refuses_clients(why)));
+                    let abort = refusal.clone().expect("it was checked above");
+                    cx.reply(ticket, Outcome::Aborted(abort));
                 }
                 Requested::Fresh => {
                     self.state.inputs.barriers.arrived.push(Waiter::Session(ticket))

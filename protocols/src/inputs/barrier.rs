@@ -72,6 +72,12 @@ impl Barriers {
         !self.asking.is_empty()
     }
 
+    /// Whether no read of this replica waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let Self { arrived, requested, proposed, released, .. } = self;
+        arrived.is_empty() && requested.is_none() && proposed.is_empty() && released.is_empty()
+    }
+
     /// The whole state, for the exhaustive search.
     #[cfg(test)]
     pub(crate) fn described(&self) -> String {

@@ -46,6 +46,7 @@ impl<H: Host> Inputs<H> {
             let message = Message::Progress { applied, durable, heads: heads.clone() };
             self.replica.send(cx, peer, message);
         }
+        self.announce_stop(cx);
         self.send_digests(cx);
         H::on_progress_sent(self, cx);
         self.collect(cx);
@@ -237,7 +238,10 @@ impl<H: Host> Inputs<H> {
             cut.durable = cut.durable.max(version).max(cut.logged);
         }
         H::on_checkpoint_ended(self);
-        cx.truncate(first_needed);
+        if !self.is_refusing() {
+            // The program of the refused epochs needs their records.
+            cx.truncate(first_needed);
+        }
         // It does not contain state installed from a peer in the meantime, and no epoch may follow
         // to trigger the next one.
         self.checkpoint_if_due(cx);

@@ -15,8 +15,9 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
+use pangea_core::txn::Abort;
 
-use super::errors::other_code;
+use super::errors::{other_code, refuses_clients, stopping};
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
@@ -85,17 +86,26 @@ impl<H: Host> Inputs<H> {
         if self.cut.term != term && self.cut.undecided() > 0 {
             cx.mark("inputs.proposals_lost");
         }
-        self.cut.enter(term);
+        if self.cut.enter(term) {
+            self.note_inherited();
+        }
+        if self.cut.inherited > self.cut.applied {
+            // It will be refused. Cuts of this program behind it would be refused by the other.
+            return cx.mark("inputs.other_program_first");
+        }
         if self.cut.undecided() >= UNDECIDED_MAX {
             return cx.mark("inputs.too_many_undecided");
         }
         if self.last_epoch() >= self.pace.limit {
             return cx.mark("inputs.waits_for_others");
         }
-        let (removed, readmitted) = match self.collection.stop {
+        if mutate!(ProposesWhileStopping: self.is_sealed() => false) {
+            return cx.mark("inputs.sealed");
+        }
+        let (removed, readmitted) = match self.is_stopping() {
             // Its last checkpoint should contain the last epoch, so that any program can continue.
-            Some(_) => (Vec::new(), Vec::new()),
-            None => self.membership_changes(cx),
+            true => (Vec::new(), Vec::new()),
+            false => self.membership_changes(cx),
         };
         let streams = &self.streams;
         let heads = mutate!(CutPastGap: self.next_heads() => cut_past_gap(streams));
@@ -119,6 +129,14 @@ impl<H: Host> Inputs<H> {
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
+    }
+
+    /// Looks for cuts of other programs in the log that a new leader has inherited.
+    fn note_inherited(&mut self) {
+        let own = self.settings.rules.code();
+        let is_other = |cut: &Cut<H::Rules>| cut.rules.code() != own;
+        let last = self.agreement().last_of(is_other).unwrap_or_default();
+        self.cut.inherited = SnapshotVersion(last);
     }
 
     /// The available heads, or earlier ones if a cut up to those would be too large.
@@ -382,6 +400,11 @@ impl<H: Host> Inputs<H> {
     /// Why this replica can't continue on its own, if its code differs from that of an epoch.
     pub(crate) fn refused(&self) -> Option<String> {
         self.is_refusing().then(|| other_code(&self.replica, self.cut.refused))
+    }
+
+    /// Why this replica accepts no requests, if it does not.
+    pub(crate) fn refusal(&self) -> Option<Abort> {
+        self.refused().map(refuses_clients).or_else(|| self.is_stopping().then(stopping))
     }
 
     /// Whether this replica refuses an epoch because its code differs.

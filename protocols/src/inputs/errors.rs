@@ -78,6 +78,11 @@ pub(crate) fn other_code(replica: &Replica, epoch: SnapshotVersion) -> String {
     }
 }
 
+/// The error while this replica is stopping in order.
+pub(crate) fn stopping() -> Abort {
+    Abort::new(SqlState::CANNOT_CONNECT_NOW, "the node is stopping").with_hint("Use another node.")
+}
+
 /// The error while this replica can't apply an epoch because its code differs.
 pub(crate) fn refuses_clients(why: String) -> Abort {
     Abort::new(SqlState::CANNOT_CONNECT_NOW, "this node runs another version of the procedures")

@@ -121,6 +121,29 @@ impl<H: Host> Inputs<H> {
             protocol = <H as Protocol>::NAME,
         ));
     }
+
+    /// The same for the work of several epochs of partitioned tables, from `first` to `last`. None
+    /// of them can be skipped, because other shards may have applied their parts of it.
+    pub(crate) fn note_attempt_of_shard(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        (first, last): (SnapshotVersion, SnapshotVersion),
+        attempt: Result<(), String>,
+    ) {
+        let Err(why) = attempt else { return };
+        self.has_failed = true;
+        let epochs = match first == last {
+            true => format!("epoch {}", first.0),
+            false => format!("one of the epochs {} to {}", first.0, last.0),
+        };
+        cx.stop(format!(
+            "{epochs} can't be applied: {why} (this is a bug). Every node of this shard stops \
+             there, and again when it is started; the other shards wait for it. Nothing that was \
+             acknowledged is lost. Keep the data directories, report the bug, and start the nodes \
+             with a release in which it is mended. skip_epochs can't be used: other shards may \
+             have applied their parts of the transactions",
+        ));
+    }
 }
 
 #[cfg(test)]

@@ -108,6 +108,8 @@ impl<H: Host> Inputs<H> {
         if self.replica.topology.node_count() == 1 {
             // There is nothing to send yet.
             self.presence.become_ready(cx);
+            // The batches in its log are available, although nothing is being synced.
+            self.streams.update_available(cx, &self.replica);
         }
     }
 

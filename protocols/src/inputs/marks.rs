@@ -154,7 +154,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.epoch_applied", "an epoch is applied"),
     mark("inputs.epoch_refused", "an epoch was proposed by a program with other procedures")
         .rare("nodes change their programs while epochs are not applied everywhere"),
-    mark("inputs.refused_client", "a request is refused because this replica has other procedures")
+    mark("inputs.refused_client", "a request is refused: other procedures are needed, or a stop")
         .rare("nodes change their programs while epochs are not applied everywhere"),
     // Calvin §5, checkpoints.
     mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),
@@ -216,6 +216,17 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
     mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")
         .rare("a node is stopped in order"),
+    mark("inputs.sealed", "no cut is proposed, because replicas stop and too few stay")
+        .rare("most nodes are stopped in order"),
+    mark("inputs.stop_released", "the coordinator can do without a replica that stops")
+        .rare("a node is stopped in order"),
+    mark(
+        "inputs.other_program_first",
+        "no cut is proposed, because one of another program in the log comes first",
+    )
+    .rare("nodes change their programs while a cut is not decided"),
+    mark("inputs.malformed_release", "the release of a stopping replica is malformed")
+        .never(NONSENSE),
     mark("inputs.stop_over", "a node that is to stop may end").rare("a node is stopped in order"),
     mark("inputs.checkpoint_failed", "a checkpoint was not written"),
     mark(

@@ -82,6 +82,21 @@ messages! {
             /// The digests, in the order of their epochs.
             digests: Vec<EpochDigest> as Vec<EpochDigest>,
         } sized "message_other", malformed "inputs.malformed_digests";
+        /// Not in a paper: the sender is stopping in order. Sent to every peer when the stop
+        /// begins, when its transactions are decided, and with its progress. A coordinator without
+        /// enough replicas that stay proposes no more cuts.
+        21 => Stopping {
+            /// Whether no transaction of the sender is in flight.
+            is_settled: bool,
+        } control "message_other";
+        /// Not in a paper: the coordinator can do without the receiver, which is stopping. The
+        /// receiver ends once it has applied the last cut that the coordinator has proposed.
+        22 => MayStop {
+            /// The agreement term of the coordinator. In another term the release is void.
+            term: Term,
+            /// The epoch of the last proposed cut.
+            last: SnapshotVersion,
+        } control "message_other", malformed "inputs.malformed_release";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }
@@ -102,7 +117,7 @@ mod tests {
         let bytes = Bytes::from_static(b"bytes");
         let epoch_digest =
             EpochDigest { epoch: version, scope: 259, tables: vec![(TableId(7), u64::MAX)] };
-        let all: [Message; 18] = [
+        let all: [Message; 20] = [
             streams::Message::Batch { bytes: bytes.clone() }.into(),
             streams::Message::Ack { heads: heads.clone() }.into(),
             streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -118,6 +133,8 @@ mod tests {
                 nonce: 1 << 40,
                 term: Term::default(),
             },
+            Message::Stopping { is_settled: true },
+            Message::MayStop { term: Term::default(), last: version },
             presence::Message::Greeting {
                 log_identity: 7,
                 receiver_identity: u64::MAX,

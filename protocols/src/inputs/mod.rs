@@ -28,7 +28,7 @@
 //! | digests | | `digests.rs` | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
-//! | stop | | `stop.rs` | | a checkpoint that any later program can continue from |
+//! | stop | | `stop.rs` | Stopping, MayStop | a checkpoint that any later program can continue from |
 //!
 //! # How a protocol uses it
 //!
@@ -108,6 +108,7 @@ pub(crate) use rejoin::RejoinState;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, decode_rejoin_state, recollection};
 pub use state::{Cut, MasterTerm, ProposalName};
+use stop::Stops;
 
 /// The timers of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,6 +226,7 @@ pub(crate) struct Inputs<H: Host> {
     /// `Some` while a replica that lost its disk is recovering its data.
     pub target: Option<rejoin::Target>,
     pub collection: Collection,
+    pub stops: Stops,
     pub waits: Backpressure,
     pub digests: Digests,
     /// Whether an epoch could not be applied. The replica then applies no more, and stops.
@@ -265,6 +267,8 @@ impl<H: Host> Inputs<H> {
                 self.on_progress(cx, from, applied, durable, heads);
             }
             Message::Digests { digests } => self.on_digests(cx, from, digests),
+            Message::Stopping { is_settled } => self.on_stopping(from, is_settled),
+            Message::MayStop { term, last } => self.on_may_stop(term, last),
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce, term } => {
                 let name = ProposalName { proposer: from, incarnation, nonce };
@@ -364,6 +368,7 @@ impl<H: Host> Inputs<H> {
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
+        self.stops.on_peer_up(peer);
         self.forget_difference(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {
@@ -388,6 +393,7 @@ impl<H: Host> Inputs<H> {
             self.retry_transfer(cx);
         }
         self.retry_barriers(cx, Some(peer));
+        self.announce_stop(cx);
     }
 
     /// Handles the loss of the connection to a peer.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
 use super::digests::Digests;
+use super::stop::Stops;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
@@ -157,6 +158,8 @@ pub(crate) struct CutState<R: Rules> {
     pub proposed: Heads,
     /// The leadership term of `proposed`.
     pub term: Term,
+    /// The last cut that this leader has found in its log and that needs another program.
+    pub inherited: SnapshotVersion,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
     /// The number of this replica's last proposal that was decided or belongs to an earlier term.
@@ -204,13 +207,16 @@ impl<R: Rules> CutState<R> {
         }
     }
 
-    /// Enters a term if it is new. Earlier proposals may be lost and no longer count.
-    pub(crate) fn enter(&mut self, term: Term) {
-        if self.term != term {
+    /// Enters a term if it is new, and returns whether it is. Earlier proposals may be lost and no
+    /// longer count.
+    pub(crate) fn enter(&mut self, term: Term) -> bool {
+        let is_new = self.term != term;
+        if is_new {
             self.term = term;
             self.proposed.clone_from(&self.heads);
             self.nonce_decided = self.last_proposal.nonce;
         }
+        is_new
     }
 }
 
@@ -244,17 +250,6 @@ pub(crate) struct Collection {
     pub rests: bool,
     /// The version of the last checkpoint of this node.
     pub last: SnapshotVersion,
-    /// `Some` from the request to stop in order on.
-    pub stop: Option<Stop>,
-}
-
-/// The progress of a stop in order: see [`Inputs::advance_stop`].
-#[derive(Debug, Default)]
-pub(crate) struct Stop {
-    /// The number of checkpoints requested since.
-    pub checkpoints: u32,
-    /// Whether this node may end.
-    pub is_over: bool,
 }
 
 /// A checkpoint that is being written.
@@ -308,6 +303,7 @@ impl<R: Rules> CutState<R> {
             is_member: vec![true; node_count],
             proposed: heads,
             term: Term::default(),
+            inherited: SnapshotVersion::ZERO,
             last_proposal: ProposalName::default(),
             nonce_decided: 0,
             agreement_record: LogPosition(0),
@@ -344,8 +340,8 @@ impl<H: Host> Inputs<H> {
                 writing: None,
                 rests: false,
                 last: SnapshotVersion::ZERO,
-                stop: None,
             },
+            stops: Stops::new(n),
             waits: Backpressure::default(),
             digests: Digests::new(n),
             has_failed: false,

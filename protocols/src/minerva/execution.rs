@@ -17,7 +17,7 @@ use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, refuses_clients, size, too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
 };
 
 impl Minerva {
@@ -25,17 +25,17 @@ impl Minerva {
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut group = Vec::with_capacity(submissions.len());
         let mut reads = Vec::new();
-        let refused = self.state.inputs.refused();
+        let refusal = self.state.inputs.refusal();
         for Submission { ticket, request } in submissions {
             match request {
                 Request::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Request::Commit(_) if refused.is_some() => {
+                Request::Commit(_) if refusal.is_some() => {
                     cx.mark("inputs.refused_client");
-                    let why = refused.clone().unwrap_or_default();
-                    cx.reply(ticket, Outcome::Aborted(refuses_clients(why)));
+                    let abort = refusal.clone().expect("it was checked above");
+                    cx.reply(ticket, Outcome::Aborted(abort));
                 }
                 Request::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
                 Request::Commit(program) if self.is_snapshot_read(&program) => {

@@ -307,7 +307,7 @@ impl Brain for Replica {
         let first_start = s.presence.first_start(&s.replica);
         let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
         let agreed = (self.agreed, self.submitted, &self.states, self.now);
-        let reads = (s.barriers.described(), s.replica.last_token());
+        let reads = (s.barriers.described(), s.replica.last_token(), s.stops.described());
         let rest = (reads, &own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
         let all = (execution, logs, replication, cut, greetings, agreed, rest);

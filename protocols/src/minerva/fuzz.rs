@@ -112,7 +112,7 @@ fn messages() -> Vec<Vec<u8>> {
         }
         .into()
     };
-    let all: [Message; 17] = [
+    let all: [Message; 19] = [
         streams::Message::Batch { bytes: batch() }.into(),
         streams::Message::Ack { heads: heads.clone() }.into(),
         streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -128,6 +128,8 @@ fn messages() -> Vec<Vec<u8>> {
             }],
         }
         .into(),
+        inputs::Message::Stopping { is_settled: true }.into(),
+        inputs::Message::MayStop { term: Term::default(), last: version }.into(),
         inputs::Message::BarrierRequest { token: 5 }.into(),
         inputs::Message::Barrier {
             token: 5,

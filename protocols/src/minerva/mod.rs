@@ -26,6 +26,7 @@
 //! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
+//! | stop | | [`crate::inputs`] | Stopping, MayStop | a checkpoint that any later program can continue from |
 //!
 //! The lifecycle of a transaction:
 //!
@@ -174,7 +175,7 @@ impl Protocol for Minerva {
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Stop => {
-                inputs.on_stop();
+                inputs.on_stop(cx);
                 self.start_broadcast(cx);
             }
             Input::Resume => self.resume_epoch(cx),
@@ -187,7 +188,7 @@ impl Protocol for Minerva {
         if self.propose_alone(cx) {
             self.state.inputs.settle_agreement(cx);
         }
-        self.advance_stop(cx);
+        self.advance_stops(cx);
     }
 
     fn status(&self) -> Status {
@@ -276,13 +277,11 @@ impl Minerva {
         }
     }
 
-    /// Takes the last checkpoint before a stop, once nothing is in flight.
-    fn advance_stop(&mut self, cx: &mut Cx<'_, Self>) {
+    /// Makes progress with stops in order.
+    fn advance_stops(&mut self, cx: &mut Cx<'_, Self>) {
         let State { inputs, execution, commit, .. } = &mut self.state;
-        if inputs.is_stopping() {
-            let is_settled = execution.in_flight.is_empty() && commit.is_none();
-            inputs.advance_stop(cx, is_settled, true);
-        }
+        let is_settled = execution.in_flight.is_empty();
+        inputs.advance_stops(cx, is_settled, (commit.is_some(), true));
     }
 
     /// Accepts requests again once the reported data is durable on this replica.

@@ -192,7 +192,7 @@ impl<H: Host> Streams<H> {
 
     /// Computes the batches that f + 1 replicas have. In the paper's variant it also broadcasts a
     /// proof for the local log.
-    fn update_available(&mut self, cx: &mut Cx<'_, H>, replica: &Replica) {
+    pub(crate) fn update_available(&mut self, cx: &mut Cx<'_, H>, replica: &Replica) {
         let quorum = replica.topology.availability_quorum();
         let me = replica.me;
         let before = self.available[me.index()];

@@ -2,6 +2,9 @@
 
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::key::Key;
+use pangea_core::partition::{Partitions, Rule};
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
 use pangea_protocols::calvin::{self, Calvin};
 use pangea_protocols::inputs::SkippedEpochs;
 use pangea_protocols::minerva::{Minerva, Options};
@@ -91,4 +94,39 @@ fn calvin_goes_on_without_an_epoch_that_fails_on_all_nodes() {
     let cause = "the store failed during a write of a procedure, in transaction 2.1 ";
     let options = |skip_epochs| calvin::Options { skip_epochs, ..Calvin::by_hand() };
     an_epoch_that_fails_is_skipped::<Calvin>(cause, options);
+}
+
+/// Epochs of partitioned tables run together, and none can be skipped. A panic once took the whole
+/// node down without a word of them.
+#[test]
+fn a_shard_that_can_not_apply_an_epoch_says_so() {
+    let partitions = Partitions::new(2, Rule::Ranges { starts: vec![b"m".to_vec()] });
+    let topology = Topology::one_node_per_region("test", &["a"], Span::from_ms(1));
+    let mut cluster =
+        ClusterOf::<Calvin>::not_started_in(topology.divided(partitions), Calvin::by_hand());
+    cluster.poison = Some(Key::from(&b"poison"[..]));
+    cluster.start_all();
+    let ticket = cluster.call_declared(0, "put a 1; put z 1");
+    cluster.epoch();
+    cluster.run_for(100);
+    assert_eq!(cluster.result(0, ticket), "");
+    for is_again in [false, true] {
+        if is_again {
+            (0..2).for_each(|id| cluster.crash(id));
+            cluster.nodes[1].stopped = None;
+            (0..2).for_each(|id| cluster.start(id));
+        } else {
+            cluster.call_declared(0, "put a 2; put poison 1");
+            cluster.epoch();
+        }
+        cluster.run_for(1_000);
+        let reason = cluster.nodes[1].stopped.as_deref().expect("it can't go on");
+        let cause = "can't be applied: the store failed during a write of a procedure, in \
+                     transaction 0.";
+        for part in ["epoch", cause, "skip_epochs can't be used", "mended"] {
+            assert!(reason.contains(part), "{part:?} is not in: {reason}");
+        }
+        assert_eq!(cluster.nodes[0].stopped, None, "the other shard waits");
+    }
+    assert_eq!(cluster.value(1, "z"), "1", "what was acknowledged is there");
 }

@@ -106,6 +106,7 @@ fn message() -> impl Strategy<Value = Message> {
         (number(), number())
             .prop_map(|(transfer, index)| message!(CheckpointAck { transfer, index })),
         number().prop_map(|transfer| message!(CheckpointGone { transfer })),
+        version().prop_map(|last| message!(MayStop { term: Term::default(), last })),
     ]
 }
 

@@ -280,6 +280,13 @@ impl<P: Transcribed> ClusterOf<P> {
             Box::new(move |from, to, message| rule(from.index(), to.index(), &P::message(message)));
     }
 
+    /// Breaks a connection.
+    pub fn disconnect(&mut self, a: usize, b: usize) {
+        self.transcript.act(|| format!("n{a} and n{b} lose their connection"));
+        self.step(a, Input::PeerDown(NodeId(b as u16)));
+        self.step(b, Input::PeerDown(NodeId(a as u16)));
+    }
+
     /// Breaks a connection, with the loss of its messages in flight, and restores it.
     pub fn reconnect(&mut self, a: usize, b: usize) {
         self.transcript.act(|| format!("n{a} and n{b} connect again"));

@@ -3,6 +3,7 @@
 //! The log once had procedures by their places in the sorted list of names. With one more, another
 //! ran with the arguments of an acknowledged transaction, whose writes were lost.
 
+use pangea_core::ids::NodeId;
 use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::Input;
 use pangea_core::time::Span;
@@ -203,6 +204,110 @@ fn a_master_names_the_first_epoch_that_it_can_no_longer_run() {
     assert!(why.contains("can't run epoch 1:"), "{why}");
 }
 
+/// The only node of a cluster had a batch in its log that no cut contained. It proposed none before
+/// another batch came, so that a stop waited for its transactions in vain.
+#[test]
+fn a_node_alone_runs_at_once_what_it_finds_in_its_log() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(1, options);
+        cluster.call_declared(0, "add x 10");
+        cluster.step(0, Input::Timer(Timer::Batch.into()));
+        // The batch is durable, and the node fails before it hears of that.
+        cluster.nodes[0].synced = cluster.nodes[0].head;
+        cluster.crash(0);
+        cluster.start(0);
+        stop_in_order(&mut cluster, 0);
+        start_newer(&mut cluster);
+        assert_eq!((refused(&cluster, 0), cluster.value(0, "x").as_str()), (None, "11"));
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// The coordinator has proposed a cut, of which the others know nothing yet, when they are asked to
+/// stop. They once ended at once. So did the coordinator, later, without a majority. The next
+/// program decided the cut, and could not run it.
+#[test]
+fn a_cut_that_was_proposed_is_decided_before_too_few_nodes_stay() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let leader = cluster.leader();
+        let others = [(leader + 1) % 3, (leader + 2) % 3];
+        let is_of_it = move |from: usize, word: &str| from == leader && word == "Agreement";
+        cluster.on_words(move |from, _, words| match is_of_it(from, words) {
+            true => Fate::HoldBack,
+            false => Fate::Deliver,
+        });
+        cluster.call_declared(leader, "add x 10");
+        cluster.batch(leader);
+        cluster.fire(leader, Timer::Epoch);
+        let may_stop = |cluster: &ClusterOf<P>, id: usize| {
+            cluster.nodes[id].brain.as_ref().expect("the node runs").may_stop()
+        };
+        for id in others {
+            cluster.step(id, Input::Stop);
+            cluster.settle();
+            cluster.run_for(20);
+        }
+        assert!(!others.into_iter().any(|id| may_stop(&cluster, id)), "the cut is not decided");
+        cluster.heal();
+        cluster.run_for(500);
+        for id in others {
+            assert!(may_stop(&cluster, id), "the coordinator has released node {id}");
+            cluster.crash(id);
+        }
+        // Its clients have not gone yet.
+        cluster.call_declared(leader, "add x 100");
+        cluster.batch(leader);
+        cluster.fire(leader, Timer::Epoch);
+        assert!(cluster.mark(leader, "inputs.sealed") > 0, "no cut can be decided");
+        stop_in_order(&mut cluster, leader);
+        start_newer(&mut cluster);
+        for id in 0..3 {
+            assert_eq!(refused(&cluster, id), None, "node {id}");
+        }
+        cluster.epoch();
+        cluster.run_for(500);
+        assert_eq!(
+            cluster.everywhere("x"),
+            "113",
+            "what was not decided runs under the next program"
+        );
+    }
+    of::<Minerva>(by_hand());
+    of::<Minerva>(rerun());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// Only so many nodes stop that the others go on: nobody waits for them to be idle.
+#[test]
+fn a_node_ends_while_enough_others_stay_and_propose() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let leader = cluster.leader();
+        for id in [(leader + 1) % 3, leader] {
+            cluster.step(id, Input::Stop);
+            for _ in 0..20 {
+                cluster.call_declared((leader + 2) % 3, "add x 1");
+                (0..3).for_each(|id| cluster.step(id, Input::Timer(Timer::Batch.into())));
+                cluster.step(leader, Input::Timer(Timer::Epoch.into()));
+                cluster.run_for(1);
+            }
+            cluster.run_for(100);
+            let brain = cluster.nodes[id].brain.as_ref().expect("the node runs");
+            assert!(brain.may_stop(), "node {id} may end");
+            cluster.reconnect(id, (leader + 2) % 3);
+            cluster.crash(id);
+            cluster.start(id);
+            cluster.run_for(3_000);
+        }
+        cluster.epoch();
+        assert_eq!(cluster.everywhere("x"), "43");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
 /// Two shards, each of which has one node: keys from "m" on are those of n1. Their nodes have begun
 /// epoch 1, of which neither has the other's slice. Either both have decided their parts, or n0
 /// alone.
@@ -275,10 +380,10 @@ fn an_epoch_whose_cuts_are_all_of_the_earlier_program_is_run_by_that_program_alo
 }
 
 /// Before the shards of a new program knew each other's slices of an epoch of the earlier one, they
-/// decided the next epoch. The earlier program stopped there without a checkpoint of the epoch that
-/// it had run, and the new one refused that epoch again: neither could ever continue.
+/// once decided the next epoch. The earlier program stopped there without a checkpoint of the epoch
+/// that it had run, and the new one refused that epoch again: neither could ever continue.
 #[test]
-fn an_epoch_of_each_program_is_run_by_one_after_the_other() {
+fn shards_propose_nothing_after_an_epoch_of_another_program() {
     let mut cluster = divided(true);
     cluster.on_words(|_, _, _| Fate::Lose);
     for id in 0..2 {
@@ -295,14 +400,16 @@ fn an_epoch_of_each_program_is_run_by_one_after_the_other() {
     cluster.heal();
     cluster.reconnect(0, 1);
     cluster.run_for(3_000);
-    for (is_newer, epoch) in [(true, 1), (false, 2)] {
-        for id in 0..2 {
-            let why = refused(&cluster, id).expect("it can't run the epoch");
-            assert!(why.contains(&format!("can't run epoch {epoch}:")), "{why}");
-            assert_eq!(cluster.nodes[id].stopped, None, "it can still be stopped in order");
-        }
+    for id in 0..2 {
+        let why = refused(&cluster, id).expect("it can't run the epoch");
+        assert!(why.contains("can't run epoch 1:"), "{why}");
+        assert_eq!(cluster.nodes[id].stopped, None, "it can still be stopped in order");
+        assert!(cluster.mark(id, "inputs.other_program_first") > 0);
+    }
+    for is_newer in [false, true] {
         (0..2).for_each(|id| stop_in_order(&mut cluster, id));
-        start_all(&mut cluster, !is_newer);
+        start_all(&mut cluster, is_newer);
+        cluster.epoch();
     }
     assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
     assert_eq!((cluster.value(0, "a"), cluster.value(1, "z")), ("11".into(), "11".into()));
@@ -318,6 +425,12 @@ fn a_master_forgets_the_epochs_of_another_program_when_others_are_decided() {
     let mut cluster = ClusterOf::<Calvin>::new(3, options);
     let master = cluster.leader();
     let others = [(master + 1) % 3, (master + 2) % 3];
+    cluster.rule = Box::new(move |from, to, _| match [from, to].map(NodeId::index) {
+        ends if ends.contains(&master) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    others.iter().for_each(|id| cluster.disconnect(master, *id));
+    cluster.run_for(5_000);
     others.iter().for_each(|id| stop_in_order(&mut cluster, *id));
     for script in ["add x 1", "add x 2", "add x 3"] {
         cluster.call_declared(master, script);
@@ -325,6 +438,7 @@ fn a_master_forgets_the_epochs_of_another_program_when_others_are_decided() {
     }
     assert_eq!(cluster.value(master, "x"), "6", "the master runs epochs early");
     cluster.crash(master);
+    cluster.heal();
     for id in others {
         cluster.nodes[id].is_newer = true;
         cluster.start(id);

@@ -239,7 +239,9 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
         FaultKind::Quiet => (Fault::Quiet {}, length_ms),
         FaultKind::Upgrade => {
             let (in_order, rolling) = (dice.chance(500), dice.chance(500));
-            (Fault::Upgrade { in_order, rolling }, down_ms.min(DOWN_MS.1))
+            // Not drawn, so that the draws of kept seeds remain as they are.
+            let after_all = in_order && down_ms.is_multiple_of(2);
+            (Fault::Upgrade { in_order, rolling, after_all }, down_ms.min(DOWN_MS.1))
         }
         FaultKind::CrashAfterMark => unreachable!("a mark is drawn with it"),
         FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),

@@ -7,6 +7,7 @@ use pangea_core::protocol::{Lane, Protocol};
 use pangea_core::time::{Span, Timestamp};
 
 use super::network::LANES;
+use super::upgrade::UpgradeKind;
 use super::{Event, World};
 use crate::faults::{self, Dice, Fault, FaultKind, Role, Rule, Target};
 use crate::trace::Outside;
@@ -182,8 +183,9 @@ impl<P: Protocol> World<P> {
                 self.faults.quiet += 1;
                 Some(FaultEnd::Quiet)
             }
-            Fault::Upgrade { in_order, rolling } => {
-                self.begin_upgrade(in_order, rolling, ends.since(self.now));
+            Fault::Upgrade { in_order, rolling, after_all } => {
+                let kind = UpgradeKind::new(in_order, rolling, after_all);
+                self.begin_upgrade(kind, ends.since(self.now));
                 None
             }
             Fault::Cut { from, to, one_way } => Some(self.cut(&from, &to, one_way)),

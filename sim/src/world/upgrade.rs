@@ -2,8 +2,8 @@
 //! procedures.
 //!
 //! ```text
-//!   forward: each node stops, in order or as in a power failure, and starts with the new program
-//!      |
+//!   forward: each node stops, in order or as in a power failure, and starts with the new program,
+//!      |     at once or when all have stopped
 //!      +--> all run it, and none refuses an epoch for long
 //!      +--> some refuse: what their error advises. Back: all start with the earlier program, which
 //!           runs the epochs. Then all stop in order, and forward again
@@ -11,6 +11,9 @@
 //!
 //! Nodes of two programs are connected here, which real nodes refuse: a stricter test of what each
 //! makes of the other's cuts.
+//!
+//! If nodes stop in order, start when all have stopped, and nothing else fails, no node may refuse
+//! an epoch.
 
 use std::sync::Arc;
 
@@ -22,12 +25,13 @@ use pangea_core::workload;
 
 use super::node::Node;
 use super::{Event, World};
+use crate::faults::{Fault, Rule};
 use crate::trace::Outside;
 
 /// The interval at which the operator looks after the nodes.
 const LOOK: Span = Span::from_ms(20);
-/// The time limit for a stop in order.
-const STOP_MAX: Span = Span::from_ms(5_000);
+/// The time limit for a stop in order. A master that has just stopped is replaced after seconds.
+const STOP_MAX: Span = Span::from_ms(10_000);
 /// How long the operator lets nodes run before concluding that they refuse or continue.
 const PATIENCE: Span = Span::from_ms(3_000);
 /// The downtime of a node that the operator restarts with the earlier program.
@@ -41,17 +45,34 @@ pub(super) struct Upgrade {
     /// The version of the program that nodes run, or are to run.
     program: u32,
     stage: Stage,
-    is_in_order: bool,
-    is_rolling: bool,
+    kind: UpgradeKind,
     down: Span,
     /// The nodes that still have to be stopped.
     left: Vec<NodeId>,
+    /// The nodes that have stopped, and wait for the others.
+    held: Vec<NodeId>,
+    /// Whether every node must continue with the new program.
+    is_clean: bool,
     /// When the last node was restarted, or when no node refused an epoch.
     since: Timestamp,
     /// When the operator last stopped or restarted a node.
     acted: Timestamp,
     /// How often the operator went back to the earlier program.
     back: u32,
+}
+
+/// How the operator restarts nodes: see [`Fault::Upgrade`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UpgradeKind {
+    is_in_order: bool,
+    is_rolling: bool,
+    is_after_all: bool,
+}
+
+impl UpgradeKind {
+    pub(super) fn new(is_in_order: bool, is_rolling: bool, is_after_all: bool) -> Self {
+        Self { is_in_order, is_rolling, is_after_all }
+    }
 }
 
 /// The stage of an upgrade.
@@ -91,19 +112,36 @@ impl<P: Protocol> World<P> {
     }
 
     /// Begins an upgrade, unless one is in progress.
-    pub(super) fn begin_upgrade(&mut self, is_in_order: bool, is_rolling: bool, down: Span) {
+    pub(super) fn begin_upgrade(&mut self, kind: UpgradeKind, down: Span) {
         let is_first = self.upgrade.stage == Stage::None;
         if !is_first && !self.is_upgraded() {
             return;
         }
         let program = self.upgrade.program + 1;
         let left = self.topology.node_ids().collect();
-        let (stage, since, acted) = (Stage::Forward, self.now, self.now);
-        self.upgrade =
-            Upgrade { program, stage, is_in_order, is_rolling, down, left, since, acted, back: 0 };
+        let (since, acted) = (self.now, self.now);
+        let is_clean = kind.is_in_order && kind.is_after_all && self.only_upgrades();
+        self.upgrade = Upgrade {
+            program,
+            stage: Stage::Forward,
+            kind,
+            down,
+            left,
+            held: Vec::new(),
+            is_clean,
+            since,
+            acted,
+            back: 0,
+        };
         if is_first {
             self.queue.push(self.now, Event::Operator);
         }
+    }
+
+    /// Whether nothing fails in this run, and shards need not stop at one epoch.
+    fn only_upgrades(&self) -> bool {
+        let is_upgrade = |rule: &Rule| matches!(rule.fault, Fault::Upgrade { .. });
+        self.topology.partitions.shards() == 1 && self.faults.rules.iter().all(is_upgrade)
     }
 
     /// Whether an upgrade is in progress.
@@ -144,6 +182,7 @@ impl<P: Protocol> World<P> {
         match self.upgrade.stage {
             Stage::None => return,
             Stage::Forward if !self.upgrade.left.is_empty() => self.stop_next(),
+            Stage::Forward if !self.upgrade.held.is_empty() => self.start_held(),
             Stage::Forward if self.is_upgraded() => self.upgrade.since = self.now,
             Stage::Forward if outdated.is_some() => {
                 let (program, down) = (self.upgrade.program, self.upgrade.down);
@@ -154,7 +193,8 @@ impl<P: Protocol> World<P> {
             }
             Stage::Back if self.has_waited() => {
                 self.upgrade.stage = Stage::Forward;
-                (self.upgrade.is_in_order, self.upgrade.is_rolling) = (true, false);
+                self.upgrade.kind = UpgradeKind::new(true, false, true);
+                self.upgrade.is_clean = self.only_upgrades();
                 self.upgrade.left = self.topology.node_ids().collect();
             }
             Stage::Forward | Stage::Back => {}
@@ -178,28 +218,54 @@ impl<P: Protocol> World<P> {
             let may_stop = |node: &Node<P>| {
                 node.running.as_ref().is_none_or(|running| running.protocol.may_stop())
             };
-            if self.now >= by || may_stop(node) {
-                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+            let is_over = may_stop(node);
+            if !is_over && self.now >= by && self.upgrade.is_clean {
+                self.violate("stop", format!("{id} did not stop within {STOP_MAX}"));
             }
+            if is_over || self.now >= by {
+                self.end(id);
+            }
+        }
+    }
+
+    /// Ends a node: it restarts with the new program, perhaps when all have ended.
+    fn end(&mut self, id: NodeId) {
+        if !self.upgrade.kind.is_after_all {
+            return self.restart_with(id, self.upgrade.program, self.upgrade.down);
+        }
+        self.crash(id, Span::ZERO);
+        // Invalidates the pending event that would start the node.
+        self.nodes[id.index()].life += 1;
+        self.upgrade.held.push(id);
+        (self.upgrade.since, self.upgrade.acted) = (self.now, self.now);
+    }
+
+    /// Starts the nodes that wait for the others, if all have ended.
+    fn start_held(&mut self) {
+        if self.nodes.iter().all(|node| node.stop_by.is_none()) {
+            let (program, down) = (self.upgrade.program, self.upgrade.down);
+            let held = std::mem::take(&mut self.upgrade.held);
+            held.into_iter().for_each(|id| self.restart_with(id, program, down));
         }
     }
 
     /// Stops the next node, or all of them.
     fn stop_next(&mut self) {
-        if self.upgrade.is_rolling && !self.nodes.iter().all(Self::is_up) {
+        let is_there = |node: &Node<P>| Self::is_up(node) || self.upgrade.held.contains(&node.id);
+        if self.upgrade.kind.is_rolling && !self.nodes.iter().all(is_there) {
             // After a fault, a node may be down for long, or for ever.
             if !self.has_waited() {
                 return;
             }
         }
-        let count = if self.upgrade.is_rolling { 1 } else { self.upgrade.left.len() };
+        let count = if self.upgrade.kind.is_rolling { 1 } else { self.upgrade.left.len() };
         let next: Vec<NodeId> = self.upgrade.left.drain(..count).collect();
         for id in next {
-            if self.upgrade.is_in_order && self.is_running(id) {
+            if self.upgrade.kind.is_in_order && self.is_running(id) {
                 self.nodes[id.index()].stop_by = Some(self.now + STOP_MAX);
                 self.input(id, Input::Stop);
             } else {
-                self.restart_with(id, self.upgrade.program, self.upgrade.down);
+                self.end(id);
             }
         }
         (self.upgrade.since, self.upgrade.acted) = (self.now, self.now);
@@ -221,6 +287,11 @@ impl<P: Protocol> World<P> {
 
     /// Starts all nodes with the earlier program.
     fn go_back(&mut self) {
+        if std::mem::take(&mut self.upgrade.is_clean) {
+            let refused = self.nodes.iter().find(|node| Self::refuses(node)).map(|node| node.id);
+            let story = format!("{refused:?} refuses an epoch although all nodes stopped in order");
+            return self.violate("upgrade", story);
+        }
         self.upgrade.back += 1;
         if self.upgrade.back > BACK_MAX {
             let story = "nodes refuse epochs although their errors' advice was followed";

@@ -118,10 +118,12 @@ enum Profile {
     Removed,
     /// Many clients, and a connection that is cut for two seconds, perhaps the coordinator's.
     Severed,
+    /// Nodes stop in order, and start with a later version of the program.
+    Upgraded,
 }
 
 impl Profile {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -143,6 +145,7 @@ impl Profile {
         Self::Quiet,
         Self::Removed,
         Self::Severed,
+        Self::Upgraded,
     ];
 
     /// The profiles that are tried first for a bug.
@@ -187,6 +190,7 @@ impl Profile {
             Bug::EvictedUnchecked | Bug::ColdIsAbsent | Bug::HeldForgotten => &[Self::Cold],
             Bug::DoomedTooMuch => &[Self::Apart],
             Bug::StepsUnbounded => &[Self::Severed],
+            Bug::ProposesWhileStopping => &[Self::Upgraded],
             Bug::ReadersDoNotWait
             | Bug::WritersDoNotWait
             | Bug::OwnChainsFirst
@@ -206,6 +210,7 @@ impl Profile {
     }
 
     fn settings(self, seed: u64) -> (Settings, Options) {
+        use FaultKind::*;
         let any = Settings { seed, duration: Span::from_ms(3_500), ..Settings::default() };
         let small = Options {
             checkpoint_bytes: 30_000,
@@ -219,19 +224,16 @@ impl Profile {
             Self::Bank => (Settings { workload: "bank".to_owned(), ..any }, small),
             Self::Hot | Self::Wide | Self::Apart | Self::Notes => self.crowd(any, small),
             Self::Crashes => {
-                use FaultKind::*;
                 let faults =
                     vec![Crash, CoordinatorCrash, FullStop, SlowDisk, StuckDisk, Partition];
                 let options = Options { checkpoint_bytes: 10_000, ..small };
                 (Settings { faults, faults_max: 25, ..any }, options)
             }
             Self::Losses => {
-                use FaultKind::*;
                 let faults = vec![Crash, Destroy, SlowDisk, HeldLane, StuckDisk];
                 (Settings { faults, faults_max: 25, ..any }, small)
             }
             Self::Away => {
-                use FaultKind::*;
                 let faults = vec![Crash, Partition, Partial, OneWay, SlowLink];
                 let options =
                     Options { checkpoint_bytes: 4_096, chunk_bytes: 64, cuts_kept: 1, ..small };
@@ -242,7 +244,6 @@ impl Profile {
                 (Settings { workload: "tpcc".to_owned(), ..any }, options)
             }
             Self::Flaps => {
-                use FaultKind::*;
                 let faults = vec![Flap, SlowProcessor, SlowDisk, Partial];
                 (Settings { faults, faults_max: 30, ..any }, small)
             }
@@ -272,6 +273,7 @@ impl Profile {
                 (Settings { rules: Some(kinds::removed(seed)), duration, ..any }, options)
             }
             Self::Severed => (kinds::severed(any), Options::default()),
+            Self::Upgraded => (kinds::upgraded(any), small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }

@@ -12,16 +12,11 @@ use crate::runs::clean;
 
 /// A run with an upgrade of each of two kinds, and perhaps with other faults.
 fn settings(seed: u64, (nodes, shards): (usize, u16), others: &[FaultKind]) -> Settings {
-    let upgrade = |at_ms, in_order, rolling| Rule {
-        at_ms,
-        lasts_ms: 100,
-        fault: Fault::Upgrade { in_order, rolling },
+    let upgrade = |at_ms, kind| {
+        let (in_order, rolling, after_all) = (kind % 2 == 0, kind / 2 == 0, false);
+        Rule { at_ms, lasts_ms: 100, fault: Fault::Upgrade { in_order, rolling, after_all } }
     };
-    let (first, second) = (seed % 4, seed / 4 % 4);
-    let rules = vec![
-        upgrade(300, first % 2 == 0, first / 2 == 0),
-        upgrade(8_000, second % 2 == 0, second / 2 == 0),
-    ];
+    let rules = vec![upgrade(300, seed % 4), upgrade(8_000, seed / 4 % 4)];
     let workload = ["list-append", "bank"][(seed % 2) as usize].to_owned();
     let duration = Span::from_ms(12_000);
     let settings = Settings { seed, nodes, shards, workload, duration, ..Settings::default() };
@@ -54,6 +49,40 @@ fn run_divided<P: Protocol>(
         undone += counts.upgrades_undone;
     }
     (refused, undone)
+}
+
+/// Runs in which all nodes stop in order, with clients, and start when all have stopped. A run in
+/// which a node continues to refuse an epoch fails.
+fn run_in_order<P: Protocol>(options: &P::Options, nodes: usize) {
+    let seeds: u64 = std::env::var("PANGEA_UPGRADE_SEEDS").map_or(8, |n| n.parse().unwrap());
+    for seed in 0..seeds {
+        let rule = |at_ms, rolling| Rule {
+            at_ms,
+            lasts_ms: 100,
+            fault: Fault::Upgrade { in_order: true, rolling, after_all: true },
+        };
+        let rules = Some(vec![rule(700, seed % 2 == 0), rule(6_000, seed / 2 % 2 == 0)]);
+        let any = Settings { rules, nodes, ..settings(seed, (nodes, 1), &[]) };
+        let counts = clean::<P>(&any, options).counts;
+        // A node that stopped early refuses epochs until it has a peer's checkpoint.
+        assert_eq!(counts.upgrades_undone, 0, "{seed}");
+        assert!(counts.mark("inputs.stop_over") >= nodes as u64, "all stop in order: {seed}");
+    }
+}
+
+/// The last coordinator once left a cut that was proposed and not decided. The next program decided
+/// it, and could not run it.
+#[test]
+fn every_program_continues_after_all_nodes_have_stopped_in_order() {
+    for nodes in [1, 3, 5] {
+        let little = minerva::Options::scaled_down();
+        run_in_order::<Minerva>(&little, nodes);
+        run_in_order::<Minerva>(&minerva::Options { rerun_on_restart: true, ..little }, nodes);
+        for replication in [calvin::Replication::Synchronous, calvin::Replication::Asynchronous] {
+            let little = calvin::Options { replication, ..calvin::Options::scaled_down() };
+            run_in_order::<Calvin>(&little, nodes);
+        }
+    }
 }
 
 const CRASHES: &[FaultKind] =

@@ -19,6 +19,7 @@ use super::results::LocalRequest;
 use super::slice::{CutId, Slice, SliceBatch as OfBatch};
 use super::upgrade::EpochCode;
 use super::{EPOCHS_MAX, OwnEpoch, PENDING_MAX, Shards};
+use crate::inputs::attempt;
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into one slice for each shard.
@@ -96,14 +97,14 @@ impl Calvin {
     /// slices of all shards have arrived. Returns whether it did.
     pub(super) fn schedule_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         let applied = self.state.inputs.cut.applied;
-        let is_frozen = self.is_frozen();
+        let (is_frozen, has_failed) = (self.is_frozen(), self.state.inputs.has_failed);
         // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
         let is_transfer = self.state.inputs.wants_checkpoint();
         let shards = self.shards();
         let epoch = shards.scheduled_upto.next();
         let is_first = shards.scheduled_upto == applied;
         let is_full = epoch.0 > applied.0 + EPOCHS_MAX || shards.sharded.len() >= PENDING_MAX;
-        if is_frozen || !is_first && (is_full || is_transfer) {
+        if is_frozen || has_failed || !is_first && (is_full || is_transfer) {
             return false;
         }
         if !shards.own.contains_key(&epoch) {
@@ -128,8 +129,9 @@ impl Calvin {
             }
             Some(EpochCode::Own) => {}
         }
-        self.give_epoch(cx, epoch);
-        true
+        let given = attempt(|| self.give_epoch(cx, epoch));
+        self.state.inputs.note_attempt_of_shard(cx, (epoch, epoch), given);
+        !self.state.inputs.has_failed
     }
 
     /// Passes an epoch to the executor. The slices of all shards have arrived.
@@ -162,10 +164,14 @@ impl Calvin {
     /// Runs some of the transactions that are ready, and ends the epochs of which they were the
     /// last.
     pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
-        let given = self.shards().scheduled_upto;
-        if self.state.inputs.cut.applied == given {
-            return;
+        let (applied, given) = (self.state.inputs.cut.applied, self.shards().scheduled_upto);
+        if applied < given && !self.state.inputs.has_failed {
+            let run = attempt(|| self.run_ready(cx, given));
+            self.state.inputs.note_attempt_of_shard(cx, (applied.next(), given), run);
         }
+    }
+
+    fn run_ready(&mut self, cx: &mut Cx<'_, Self>, given: SnapshotVersion) {
         let registry = self.state.registry.clone();
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| RecordHeader::new(job.txn);
         self.overwrite_unneeded(cx);

@@ -127,11 +127,13 @@ impl Calvin {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
         self.restore_received(epoch, of_shards);
-        assert!(self.schedule_epoch(cx), "an epoch record contains all slices");
-        while self.state.inputs.cut.applied < epoch {
+        let is_given = self.schedule_epoch(cx);
+        assert!(is_given || self.state.inputs.has_failed, "an epoch record contains all slices");
+        while self.state.inputs.cut.applied < epoch && !self.state.inputs.has_failed {
             let before = self.shards().sharded.len();
             self.run_given(cx);
-            let is_over = self.state.inputs.cut.applied == epoch;
+            let inputs = &self.state.inputs;
+            let is_over = inputs.cut.applied == epoch || inputs.has_failed;
             assert!(
                 is_over || self.shards().sharded.len() < before,
                 "an epoch record contains all remote rows"

@@ -36,7 +36,7 @@ pub struct Node<P: Transcribed> {
     /// The number of procedure runs on this node.
     pub runs: Runs,
     pub marks: BTreeMap<&'static str, u64>,
-    pub(super) head: LogPosition,
+    pub head: LogPosition,
     pub(super) waiting: Vec<Effect<P>>,
     pub(super) writing: Option<(Checkpoint, Pin)>,
     pub(super) wants_resume: bool,

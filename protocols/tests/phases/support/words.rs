@@ -111,6 +111,9 @@ fn input_message<P: Transcribed>(message: &inputs::Message) -> String {
             let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
             format!("Digests of epochs {epochs:?}")
         }
+        Message::Stopping { is_settled: false } => "Stopping, with transactions".to_owned(),
+        Message::Stopping { is_settled: true } => "Stopping, settled".to_owned(),
+        Message::MayStop { last, .. } => format!("MayStop after epoch {}", last.0),
         Message::BarrierRequest { .. } => "BarrierRequest".to_owned(),
         Message::Barrier { nonce, .. } => format!("Barrier, proposal {nonce}"),
     }
