@@ -1,7 +1,7 @@
 //! The store under a scheduler that chooses, at each lock and each atomic, which thread continues.
 //!
 //! The tests in `tests/threads.rs` run on real threads, whose interleaving is left to chance. Here
-//! each test is a few steps of a few threads, run in thousands of orders. Half of the orders are
+//! each test is a few steps of a few threads, run in a thousand orders. Half of the orders are
 //! drawn at random; the other half have few switches at unlikely places (PCT), where most races
 //! are. An order that fails is printed, and `shuttle::replay` repeats it.
 
@@ -19,8 +19,9 @@ use super::*;
 use crate::hash::hash_bytes;
 use crate::pool::Pool;
 
-/// The number of orders of each kind for each test. They take some seconds.
-const ORDERS: usize = 2_000;
+/// The number of orders of each kind for each test, if `PANGEA_ORDERS` is not set. They take a
+/// second.
+const ORDERS: usize = 600;
 
 /// The number of switches at unlikely places (PCT's depth).
 const DEPTH: usize = 3;
@@ -39,8 +40,10 @@ const TABLE: TableId = TableId(7);
 /// Runs a test in many orders.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     let test = Arc::new(test);
-    run(Box::new(RandomScheduler::new_from_seed(SEED, ORDERS)), &test);
-    run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, ORDERS)), &test);
+    let given = std::env::var("PANGEA_ORDERS").ok();
+    let orders = given.map_or(ORDERS, |orders| orders.parse().expect("a number of orders"));
+    run(Box::new(RandomScheduler::new_from_seed(SEED, orders)), &test);
+    run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, orders)), &test);
 }
 
 /// Runs a test in many orders, all with few switches: for tests with so many steps that one thread
