@@ -38,7 +38,8 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::pool::Pool;
 use pangea_core::protocol::{
-    Cx, Durable, Effect, Input, Lane, Protocol, Request, Status, Submission,
+    Cx, Durable, Effect, Input, Lane, ListedEpoch, ListedFate, Protocol, Request, Status,
+    Submission,
 };
 use pangea_core::store::Store;
 use pangea_core::time::{ClockReading, Span, Timestamp};
@@ -146,6 +147,8 @@ pub struct Driver<P: Protocol> {
     stop_at: Option<Timestamp>,
     /// The protocol's start may still be waiting for something.
     is_starting: bool,
+    /// The number of epochs listed to be skipped that were reported to the operator.
+    listed_told: usize,
     /// The time when the protocol last reported lagging nodes.
     waits_told: Timestamp,
     /// Records that the node has finished replacing one that lost its disk.
@@ -194,6 +197,7 @@ impl<P: Protocol> Driver<P> {
             stop_within: parts.stop_within,
             stop_at: None,
             is_starting: true,
+            listed_told: 0,
             waits_told: Timestamp::default(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
@@ -326,6 +330,10 @@ impl<P: Protocol> Driver<P> {
         self.carry_out_all(effects.drain(..));
         self.effects = effects;
         self.log.append(&mut self.appends);
+        for listed in self.protocol.listed_epochs().iter().skip(self.listed_told) {
+            self.listed_told += 1;
+            tracing::warn!("{}", describe_listed(P::NAME, *listed));
+        }
         self.watch_start();
         self.watch_waits(now.at);
     }
@@ -391,5 +399,28 @@ impl<P: Protocol> Driver<P> {
     /// The log and the checkpoints may discard everything before this version.
     fn report_checkpointed(&self, version: SnapshotVersion) {
         self.inbox.on_checkpointed(version);
+    }
+}
+
+/// Describes what became of an epoch that the operator has listed.
+fn describe_listed(protocol: &str, ListedEpoch { epoch, fate }: ListedEpoch) -> String {
+    let (epoch, setting) = (epoch.0, format!("skip_epochs in the table [{protocol}]"));
+    match fate {
+        ListedFate::Skipped { txns } => format!(
+            "epoch {epoch} is skipped, because it is listed in {setting}: its transactions \
+             ({txns}) are aborted"
+        ),
+        ListedFate::Applied => format!(
+            "epoch {epoch} is listed in {setting}, but this node had applied it before, and keeps \
+             its effects. Nodes that skip it differ from this one: remove it from the list, or \
+             replace this node with pangea start --replace"
+        ),
+        ListedFate::Contained { checkpoint } => format!(
+            "epoch {epoch} is listed in {setting}, but the checkpoint of epoch {} on this node \
+             contains it: it is not skipped again. If this node had not skipped it before, it \
+             keeps its effects, and nodes that skip it differ from this one. Remove it from the \
+             list once this holds for all nodes",
+            checkpoint.0
+        ),
     }
 }
