@@ -27,7 +27,7 @@ use crate::cold::{cold_threads_of, new_store};
 use crate::config::{ConfigError, Tuning};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
-use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reachability, Shared};
+use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reachability, Shared, Stopped};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
 };
@@ -330,10 +330,21 @@ impl<P: Protocol> Node<P> {
     ///
     /// # Errors
     /// The reason of the failure.
-    pub fn wait(mut self) -> Result<(), String> {
+    pub fn wait(self) -> Result<(), String> {
+        self.wait_stopped().map(drop)
+    }
+
+    /// Like [`Self::wait`], and returns whether the node has written its last checkpoint.
+    ///
+    /// # Errors
+    /// The reason of the failure.
+    pub fn wait_stopped(mut self) -> Result<Stopped, String> {
         let closed = self.handle.inbox().wait_closed();
         self.join();
-        if closed.is_failure { Err(closed.reason) } else { Ok(()) }
+        match closed {
+            Closed::Requested(stopped) => Ok(stopped),
+            Closed::Failed(reason) => Err(reason),
+        }
     }
 
     /// Stops the node in order ([`Handle::stop`]) and waits for it: none of its threads and open

@@ -14,7 +14,8 @@
 //! | `lab` | regions on this machine for any software | `lab` |
 //!
 //! An error is one line on stderr that includes the remedy. The exit code is 0 on success, 1 if
-//! something failed, including a check, 2 if the command is invalid, and 130 if it was interrupted.
+//! something failed, including a check, 2 if the command is invalid, 3 if a node was stopped and
+//! has not written its last checkpoint, and 130 if the command was interrupted.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -17,6 +17,7 @@ use pangea_sql::history::History;
 use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::sync::oneshot;
 
+use super::Stopped;
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
 use crate::log::Durability;
 use crate::pool::ThreadedPool;
@@ -135,8 +136,8 @@ impl<P: Protocol> Handle<P> {
 
     /// Stops the node at once, as after a crash, without waiting for it.
     pub fn stop_now(&self) {
-        let reason = "the node was stopped".to_owned();
-        self.0.inbox.close(Closed { reason, is_failure: false });
+        let stopped = Stopped::WithoutCheckpoint("it was stopped at once");
+        self.0.inbox.close(Closed::Requested(stopped));
     }
 }
 

@@ -64,6 +64,8 @@ use latency::Follower;
 pub use latency::{LatencySample, LatencySamples, LatencyStage, RunKind, SAMPLES_MAX};
 pub use reachability::Reachability;
 use reachability::StartWaits;
+pub use stopping::Stopped;
+use stopping::Stopping;
 use timers::Timers;
 
 /// The maximum number of submissions in one step, so that a burst does not delay messages.
@@ -143,8 +145,7 @@ pub struct Driver<P: Protocol> {
     is_stopped: bool,
     /// The time for a stop in order.
     stop_within: Span,
-    /// The time at which a stop in order ends, whatever is left; `None` before one is requested.
-    stop_at: Option<Timestamp>,
+    stopping: Stopping,
     /// The protocol's start may still be waiting for something.
     is_starting: bool,
     /// The number of epochs listed to be skipped that were reported to the operator.
@@ -195,7 +196,7 @@ impl<P: Protocol> Driver<P> {
             wants_resume: false,
             is_stopped: false,
             stop_within: parts.stop_within,
-            stop_at: None,
+            stopping: Stopping::new(checkpoint),
             is_starting: true,
             listed_told: 0,
             waits_told: Timestamp::default(),
@@ -219,7 +220,7 @@ impl<P: Protocol> Driver<P> {
         loop {
             self.catch_up();
             self.end_stop();
-            let next = || self.timers.next().into_iter().chain(self.stop_at).min();
+            let next = || self.timers.next().into_iter().chain(self.stopping.at).min();
             let until_timer = || next().map(|at| at.since(self.clock.now().at));
             let wait = if self.wants_resume { Some(Span::ZERO) } else { until_timer() };
             match self.inbox.take(wait) {
@@ -236,16 +237,22 @@ impl<P: Protocol> Driver<P> {
         self.network.stop();
         let reason = self.inbox.closed_because();
         self.pending.drain().for_each(|(_, waiting)| waiting.give_up(&reason));
+        let farewell = self.farewell();
         self.log.stop();
+        if let Some(farewell) = farewell {
+            tracing::info!("{farewell}");
+        }
     }
 
     fn take_turn(&mut self, inputs: inbox::Inputs<P>) {
         if let Some(version) = inputs.checkpointed {
             self.truncations.on_checkpoint(version);
+            self.stopping.on_checkpointed(version);
             self.step(Input::Checkpointed(version));
         }
         if let Some(version) = inputs.checkpoint_failed {
             self.catch_up();
+            self.stopping.on_checkpoint_failed();
             self.step(Input::CheckpointFailed(version));
         }
         for (token, took) in inputs.fetched {
