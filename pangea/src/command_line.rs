@@ -21,7 +21,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pangea_core::txn::Procedure;
 
 use crate::failure::Failure;
@@ -60,7 +60,8 @@ pub fn run_with(procedures: Vec<Arc<dyn Procedure>>) -> ExitCode {
 
 /// Runs the command that the program was started with.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = Arguments::command().version(version()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if std::env::args_os().any(|word| is_former_option(&word.to_string_lossy())) {
         warn("pangea: --peer is now --baseline; the former name still works");
     }
@@ -83,6 +84,15 @@ pub fn run() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// The release, and what else must be the same on all nodes of a cluster.
+fn version() -> &'static str {
+    let registry = protocol::registry();
+    let (release, code) = (env!("CARGO_PKG_VERSION"), registry.code());
+    let count = registry.names().count();
+    // It is needed until the process ends.
+    format!("{release} (code {code}, {count} procedures)").leak()
 }
 
 /// Returns whether a word of the command line is an option by its former name.
@@ -112,7 +122,6 @@ pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn options_have_their_former_names() {

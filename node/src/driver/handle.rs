@@ -213,6 +213,9 @@ impl<P: Protocol> Engine for Handle<P> {
             durability: self.0.durability.name().to_owned(),
             settings: self.0.settings.clone(),
             connected: self.inbox().reachability().connected(),
+            release: env!("CARGO_PKG_VERSION"),
+            code: self.0.registry.code().to_string(),
+            procedures: self.0.registry.names().map(str::to_owned).collect(),
         }
     }
 
