@@ -129,11 +129,19 @@ impl fmt::Display for DataDirError {
             Self::NewerLayout { dir, found } => write!(
                 f,
                 "data_dir {} has layout {found}, written by a newer version of Pangea; this \
-                 version reads layouts up to {LAYOUT}",
+                 version reads layouts up to {LAYOUT}. Nothing was changed: start the version that \
+                 wrote it, or a newer one",
                 dir.display()
             ),
             Self::Damaged { path, reason } => {
-                write!(f, "data_dir: {} is damaged: {reason}", path.display())
+                write!(
+                    f,
+                    "data_dir: {} is damaged: {reason}. Nothing was changed: restore this file \
+                     from a copy, or write it again like that of another node, with the id of \
+                     this one. If other nodes have the same rows, pangea start --replace sets it \
+                     and the data aside, and fetches everything from them",
+                    path.display()
+                )
             }
         }
     }
@@ -368,10 +376,11 @@ mod tests {
         let us = identity("shop", "toy", 1);
         std::fs::write(temp.path().join(IDENTITY), "layout = 2\nnew = true\n").unwrap();
         let error = DataDir::open(&disk(), temp.path(), &us).expect_err("newer").to_string();
-        assert!(error.contains("newer version"), "{error}");
+        assert!(error.contains("newer version") && error.contains("start the version"), "{error}");
         std::fs::write(temp.path().join(IDENTITY), "layout = 1\n").unwrap();
         let error = DataDir::open(&disk(), temp.path(), &us).expect_err("damaged").to_string();
         assert!(error.contains("damaged") && error.contains(IDENTITY), "{error}");
+        assert!(error.contains("restore this file") && error.contains("--replace"), "{error}");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod latency;
 mod metered;
 mod reachability;
 mod stopping;
+mod table_names;
 mod timers;
 
 use std::collections::BTreeMap;

@@ -67,7 +67,8 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
     let second_peer = format!("peer = \"{}\"", addresses[1].peer);
     let cases = [
         ("node = 1\n", "node = 7\n", 3, "node = 7"),
-        ("node = 1\n", "node = -1\n", 3, "-1"),
+        ("node = 1\n", "node = -1\n", 3, "`-1`, expected a whole number from 0 to 65535"),
+        ("workers = 1", "workers = \"all\"", 6, "expected a whole number, at least 0"),
         ("workers = 1", "wrokers = 1", 6, "wrokers"),
         ("\"fsync\"", "\"sometimes\"", 5, "sometimes"),
         ("protocol = \"minerva\"", "protocol = ", 2, "protocol"),
