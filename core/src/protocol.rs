@@ -51,7 +51,7 @@ use crate::txn::{Outcome, Program, Registry};
 pub use first_run::FirstRun;
 pub use lane::Lane;
 pub use mark::{Mark, Rarity};
-pub use status::{FirstStart, Rejoining, Status, WaitsFor};
+pub use status::{FirstStart, ListedEpoch, ListedFate, Rejoining, Status, WaitsFor};
 
 /// The state machine of one replica.
 pub trait Protocol: Sized + Send + 'static {
@@ -141,14 +141,18 @@ pub trait Protocol: Sized + Send + 'static {
         None
     }
 
+    /// The epochs that the operator lists to be skipped and that this run has met, in that order.
+    fn listed_epochs(&self) -> &[ListedEpoch] {
+        &[]
+    }
+
     /// Whether a node that got [`Input::Stop`] may end now. Asked after each step.
     fn may_stop(&self) -> bool {
         true
     }
 
     /// Returns the last confirmed version, and a digest of what all replicas of a shard agree on at
-    /// that version besides the rows, such as the configuration. The simulator compares replicas
-    /// by it.
+    /// that version besides the rows, such as the configuration, for the simulator.
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
         None
     }

@@ -7,6 +7,7 @@
 //!     log/              segments, see [`crate::log`]
 //!     cold.redb         values that are not in memory, see [`crate::cold`]; new with each start
 //!     checkpoints/      checkpoints, see [`crate::checkpoint`]
+//!     log-head          a record of the log that was durable, to notice its loss
 //!     replaced          exists while the node replaces one that lost its disk
 //!     set-aside-N/      the previous contents, set aside by a replacement
 //! ```
@@ -16,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{LogPosition, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskError};
@@ -30,7 +31,9 @@ const REPLACED: &str = "replaced";
 const EMPTYING: &[u8] = b"emptying";
 
 /// The entries that contain a node's state, excluding the identity file.
-const KEPT: [&str; 2] = ["log", "checkpoints"];
+const KEPT: [&str; 3] = ["log", "checkpoints", LOG_HEAD];
+
+const LOG_HEAD: &str = "log-head";
 
 const IDENTITY: &str = "identity.toml";
 
@@ -126,11 +129,19 @@ impl fmt::Display for DataDirError {
             Self::NewerLayout { dir, found } => write!(
                 f,
                 "data_dir {} has layout {found}, written by a newer version of Pangea; this \
-                 version reads layouts up to {LAYOUT}",
+                 version reads layouts up to {LAYOUT}. Nothing was changed: start the version that \
+                 wrote it, or a newer one",
                 dir.display()
             ),
             Self::Damaged { path, reason } => {
-                write!(f, "data_dir: {} is damaged: {reason}", path.display())
+                write!(
+                    f,
+                    "data_dir: {} is damaged: {reason}. Nothing was changed: restore this file \
+                     from a copy, or write it again like that of another node, with the id of \
+                     this one. If other nodes have the same rows, pangea start --replace sets it \
+                     and the data aside, and fetches everything from them",
+                    path.display()
+                )
             }
         }
     }
@@ -241,9 +252,38 @@ impl DataDir {
         self.path.join("cold.redb")
     }
 
+    /// The file with a durable position of the log.
+    pub(crate) fn head_file(&self, disk: &Arc<dyn Disk>) -> HeadFile {
+        HeadFile { disk: disk.clone(), dir: self.path.clone() }
+    }
+
     /// The directory of the checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
+    }
+}
+
+/// A position of the log that was durable when a checkpoint was written, or the node stopped. A log
+/// that ends before it has lost records. Without the file, or with an older position, a shorter log
+/// can't be distinguished from one that was never longer.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadFile {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+}
+
+impl HeadFile {
+    /// Replaces the position. An error is ignored: the earlier position remains true.
+    pub(crate) fn write(&self, position: LogPosition) {
+        let text = format!("{}\n", position.0);
+        let _ = replace_file(self.disk.as_ref(), &self.dir, LOG_HEAD, text.as_bytes());
+    }
+
+    /// The position, if there is one.
+    pub(crate) fn read(&self) -> Option<LogPosition> {
+        let bytes = self.disk.read(&self.dir.join(LOG_HEAD)).ok()?;
+        let text = std::str::from_utf8(&bytes).ok()?.strip_suffix('\n')?;
+        text.parse().ok().map(LogPosition)
     }
 }
 
@@ -336,10 +376,11 @@ mod tests {
         let us = identity("shop", "toy", 1);
         std::fs::write(temp.path().join(IDENTITY), "layout = 2\nnew = true\n").unwrap();
         let error = DataDir::open(&disk(), temp.path(), &us).expect_err("newer").to_string();
-        assert!(error.contains("newer version"), "{error}");
+        assert!(error.contains("newer version") && error.contains("start the version"), "{error}");
         std::fs::write(temp.path().join(IDENTITY), "layout = 1\n").unwrap();
         let error = DataDir::open(&disk(), temp.path(), &us).expect_err("damaged").to_string();
         assert!(error.contains("damaged") && error.contains(IDENTITY), "{error}");
+        assert!(error.contains("restore this file") && error.contains("--replace"), "{error}");
     }
 
     #[test]

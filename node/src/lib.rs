@@ -18,6 +18,7 @@ pub mod pool;
 pub mod random;
 pub mod remote_rows;
 pub mod running;
+mod start_report;
 pub mod transport;
 mod write_throttle;
 

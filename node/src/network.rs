@@ -10,7 +10,7 @@ use pangea_core::store::{Pin, PinError, Store};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Program, Registry, Scan};
 use pangea_core::workload::{Snapshot, Workload};
-use pangea_sql::engine::{Engine, Unavailable};
+use pangea_sql::engine::{Engine, NodeInfo, Unavailable};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
@@ -20,7 +20,7 @@ use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
 use crate::remote_rows::RemoteShards;
 use crate::transport::{
-    Compression, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
+    Compression, Likeness, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
 };
 
 /// The maximum number of rows in one answer, even if the client requests more.
@@ -75,6 +75,11 @@ fn connect<P: Protocol>(
         cluster: config.cluster.clone(),
         protocol: P::NAME,
         fingerprint: fingerprint(handle.registry(), &options, handle.topology()),
+        likeness: Likeness::of(
+            handle.registry(),
+            &handle.about().settings,
+            partitions_of(handle.topology()),
+        ),
         me: config.node,
         topology: Arc::new(config.topology()),
         listen: config.me().peer,
@@ -94,6 +99,12 @@ fn connect<P: Protocol>(
         1 => String::new(),
         shards => format!(" of its shard, and one node of each of the other {} shards", shards - 1),
     };
+    let NodeInfo { release, code, procedures, .. } = handle.about();
+    tracing::info!(
+        "release {release}, code {code}, {} procedures: {}",
+        procedures.len(),
+        procedures.join(" ")
+    );
     tracing::info!(
         "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
     );
@@ -128,10 +139,15 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &T
     hash.update(&registry.code().0.to_le_bytes());
     hash.update(format!("{options:?}").as_bytes());
     if topology.partitions.shards() > 1 {
-        let shards: Vec<u16> = topology.nodes.iter().map(|node| node.shard.0).collect();
-        hash.update(format!("{shards:?} {}", topology.partitions).as_bytes());
+        hash.update(partitions_of(topology).as_bytes());
     }
     hash.digest()
+}
+
+/// Describes which node has which rows.
+fn partitions_of(topology: &Topology) -> String {
+    let shards: Vec<u16> = topology.nodes.iter().map(|node| node.shard.0).collect();
+    format!("{shards:?} {}", topology.partitions)
 }
 
 fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {

@@ -25,15 +25,14 @@ use pangea_protocols::UnknownProtocol;
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
 use crate::cold::{cold_threads_of, new_store};
 use crate::config::{ConfigError, Tuning};
-use crate::data_dir::{DataDir, DataDirError, Identity};
+use crate::data_dir::{DataDir, DataDirError, HeadFile, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
-use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reachability, Shared};
-use crate::log::{
-    Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
-};
+use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reachability, Shared, Stopped};
+use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, remove_if_there};
 use crate::meter::Meter;
 use crate::panics::caught;
 use crate::pool::ThreadedPool;
+pub use crate::start_report::StartReport;
 use pangea_sql::engine::Engine;
 use pangea_sql::history::{History, TICK};
 use pangea_sql::session::now as sql_now;
@@ -207,13 +206,6 @@ impl<P: Protocol> fmt::Debug for Node<P> {
     }
 }
 
-/// A report on the state that a node found on disk when it started.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StartReport {
-    /// Descriptions of the checkpoint, the records, truncation and damage.
-    pub lines: Vec<String>,
-}
-
 /// Creates the handle of a node.
 fn handle_of<P: Protocol>(
     options: &NodeOptions<P>,
@@ -255,8 +247,7 @@ impl<P: Protocol> Node<P> {
         P::check_options(&options.protocol, &options.topology).map_err(StartError::Settings)?;
         let syncs = Arc::new(Syncs::default());
         options.disk = Arc::new(CountedDisk::new(options.disk, syncs.clone()));
-        let shard = options.topology.nodes[options.me.index()].shard;
-        if options.is_replaced && options.topology.group(shard).nodes().len() == 1 {
+        if options.is_replaced && is_alone(&options) {
             return Err(StartError::NobodyToFetchFrom);
         }
         let data_dir = take_data_dir(&options)?;
@@ -270,6 +261,7 @@ impl<P: Protocol> Node<P> {
         opened.report.lines.extend(replacement.line);
         inbox.on_durable(opened.head);
         let handle = handle_of(&options, &inbox, &store, queries);
+        let head = data_dir.as_ref().map(|data_dir| data_dir.head_file(&options.disk));
         let protocol = P::new(Setup {
             me: options.me,
             topology: options.topology,
@@ -296,10 +288,12 @@ impl<P: Protocol> Node<P> {
             stop_within: Span::from_ms(options.tuning.stop_s * 1_000),
         };
         let (ready, is_ready) = channel();
+        let ended = handle.inbox().clone();
         let run = move || {
             // The directory stays locked until the driver's files are closed.
             let _data_dir = data_dir;
             run_driver(parts, &ready);
+            note_head(head, &ended);
         };
         let thread = std::thread::Builder::new().name(DRIVER.to_owned()).spawn(run);
         let driver = thread.map(Some).map_err(|error| {
@@ -330,10 +324,21 @@ impl<P: Protocol> Node<P> {
     ///
     /// # Errors
     /// The reason of the failure.
-    pub fn wait(mut self) -> Result<(), String> {
+    pub fn wait(self) -> Result<(), String> {
+        self.wait_stopped().map(drop)
+    }
+
+    /// Like [`Self::wait`], and returns whether the node has written its last checkpoint.
+    ///
+    /// # Errors
+    /// The reason of the failure.
+    pub fn wait_stopped(mut self) -> Result<Stopped, String> {
         let closed = self.handle.inbox().wait_closed();
         self.join();
-        if closed.is_failure { Err(closed.reason) } else { Ok(()) }
+        match closed {
+            Closed::Requested(stopped) => Ok(stopped),
+            Closed::Failed(reason) => Err(reason),
+        }
     }
 
     /// Stops the node in order ([`Handle::stop`]) and waits for it: none of its threads and open
@@ -401,6 +406,13 @@ fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
     });
 }
 
+/// Notes how far the log of a node that was stopped is durable.
+fn note_head<P: Protocol>(head: Option<HeadFile>, inbox: &Inbox<P>) {
+    if let Some(head) = head.filter(|_| inbox.is_stopping()) {
+        head.write(inbox.durable());
+    }
+}
+
 fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     let (protocol, least, found) = (P::NAME, P::NODES_MIN, topology.node_count());
     if found < least {
@@ -411,6 +423,12 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
         _ if P::PARTITIONED => Ok(()),
         _ => Err(StartError::NotDivided { protocol }),
     }
+}
+
+/// Whether no other node has the same rows.
+fn is_alone<P: Protocol>(options: &NodeOptions<P>) -> bool {
+    let shard = options.topology.nodes[options.me.index()].shard;
+    options.topology.group(shard).nodes().len() == 1
 }
 
 fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir>, StartError> {
@@ -516,7 +534,8 @@ fn open_durable<P: Protocol>(
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
     let Some(data_dir) = data_dir else {
         let (durable, head) = (Durable::default(), LogPosition(0));
-        let report = StartReport { lines: vec!["this node stores nothing on disk".to_owned()] };
+        let lines = vec!["this node stores nothing on disk".to_owned()];
+        let report = StartReport { lines, ..StartReport::default() };
         return Ok(OpenedStorage { log, checkpointer: None, durable, head, report });
     };
     let dir = data_dir.checkpoints();
@@ -527,9 +546,11 @@ fn open_durable<P: Protocol>(
         let (dir, checkpoint) = (log_options.dir, checkpoint.version);
         return Err(StartError::Log(LogError::Gone { dir, checkpoint }));
     }
-    let report = StartReport { lines: report_lines(&recovered, &loaded) };
-    report.lines.iter().for_each(|line| tracing::info!("{line}"));
-    let events = checkpoint_events(inbox);
+    let report = StartReport::of(&recovered, &loaded);
+    let head_file = data_dir.head_file(disk);
+    let report = report.compared(&recovered, head_file.read(), is_alone(options));
+    report.log();
+    let events = checkpoint_events(inbox, head_file);
     let checkpointer = Checkpointer::start(disk.clone(), dir, P::NAME, events)?;
     let head = recovered.head;
     let (checkpoint, records) = (loaded.checkpoint, recovered.records);
@@ -538,10 +559,11 @@ fn open_durable<P: Protocol>(
 }
 
 /// Reports the results of checkpoints to the protocol, and logs when they start to fail.
-fn checkpoint_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> CheckpointEvents {
+fn checkpoint_events<P: Protocol>(inbox: &Arc<Inbox<P>>, head: HeadFile) -> CheckpointEvents {
     let (inbox, is_failing) = (inbox.clone(), AtomicBool::new(false));
     Arc::new(move |event| match event {
         CheckpointEvent::Written(version) => {
+            head.write(inbox.durable());
             if is_failing.swap(false, Ordering::Relaxed) {
                 tracing::info!("checkpoints are written again");
             }
@@ -571,28 +593,4 @@ fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
             ));
         }
     })
-}
-
-fn report_lines(recovered: &Recovered, loaded: &crate::checkpoint::Loaded) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (path, error) in &loaded.damaged {
-        lines.push(format!("checkpoint {} can't be read: {error}", path.display()));
-    }
-    match &loaded.checkpoint {
-        Some(checkpoint) => {
-            lines.push(format!("checkpoint {} with {} rows", checkpoint.version, loaded.rows));
-        }
-        None => lines.push("no checkpoint".to_owned()),
-    }
-    let count = recovered.records.len();
-    lines.push(format!("log up to record {}, {count} of them to replay", recovered.head.0));
-    if let Some(cut) = &recovered.cut {
-        lines.push(format!(
-            "log {}: a torn tail at offset {} was cut off: the last record was incomplete or \
-             damaged",
-            cut.path.display(),
-            cut.offset
-        ));
-    }
-    lines
 }

@@ -10,7 +10,7 @@ use pangea_protocols::{WithProtocol, with_protocol};
 use pangea_sql::engine::Engine;
 
 use crate::config::Config;
-use crate::driver::{CommitReply, Handle};
+use crate::driver::{CommitReply, Handle, Stopped};
 use crate::meter::Meter;
 use crate::node::{Node, StartError};
 
@@ -26,11 +26,12 @@ pub trait RunningNode: Send + Sync {
     /// be asked before the first is waited for.
     fn begin_stop(&self);
 
-    /// Stops the node in order and waits for it: none of its threads and open files remain.
+    /// Stops the node in order and waits for it: none of its threads and open files remain. Returns
+    /// whether it has written its last checkpoint.
     ///
     /// # Errors
     /// The reason, if it had failed before.
-    fn stop(self: Box<Self>) -> Result<(), String>;
+    fn stop(self: Box<Self>) -> Result<Stopped, String>;
 }
 
 /// Requests to a node of this process, without sockets. They fail once the node has ended.
@@ -114,8 +115,9 @@ impl<P: Protocol> RunningNode for Node<P> {
         self.handle().stop();
     }
 
-    fn stop(self: Box<Self>) -> Result<(), String> {
-        Self::stop(*self)
+    fn stop(self: Box<Self>) -> Result<Stopped, String> {
+        self.handle().stop();
+        self.wait_stopped()
     }
 }
 

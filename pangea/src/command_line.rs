@@ -14,13 +14,15 @@
 //! | `lab` | regions on this machine for any software | `lab` |
 //!
 //! An error is one line on stderr that includes the remedy. The exit code is 0 on success, 1 if
-//! something failed, including a check, 2 if the command is invalid, and 130 if it was interrupted.
+//! something failed, including a check, 2 if the command is invalid, 3 if a node was stopped and
+//! has not written its last checkpoint, and 130 if the command was interrupted.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pangea_core::txn::Procedure;
 
 use crate::failure::Failure;
@@ -59,7 +61,16 @@ pub fn run_with(procedures: Vec<Arc<dyn Procedure>>) -> ExitCode {
 
 /// Runs the command that the program was started with.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let parsed = Arguments::command().version(version()).try_get_matches();
+    let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) if error.kind() == ErrorKind::ValueValidation => {
+            warn(in_plain_words(&error.to_string()).trim_end());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     if std::env::args_os().any(|word| is_former_option(&word.to_string_lossy())) {
         warn("pangea: --peer is now --baseline; the former name still works");
     }
@@ -82,6 +93,39 @@ pub fn run() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Replaces what a parser of numbers says by what a user may write.
+fn in_plain_words(error: &str) -> String {
+    let of_parser = [
+        ("invalid digit found in string", "expected a whole number"),
+        ("cannot parse integer from empty string", "expected a whole number"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("number too small to fit in target type", "the number is too small"),
+        ("invalid float literal", "expected a number"),
+    ];
+    let line = |line: &str| {
+        let line = of_parser.iter().fold(line.to_owned(), |it, (from, to)| it.replace(from, to));
+        let Some((before, range)) = line.split_once(" is not in ") else { return line };
+        let Some((least, most)) = range.split_once("..") else { return line };
+        let most = most.strip_prefix('=').unwrap_or(most);
+        let (before, _) = before.rsplit_once(": ").unwrap_or((before, ""));
+        let no_limits = ["", "9223372036854775807", "18446744073709551615"];
+        match no_limits.contains(&most) {
+            true => format!("{before}: expected a number, at least {least}"),
+            false => format!("{before}: expected a number from {least} to {most}"),
+        }
+    };
+    error.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The release, and what else must be the same on all nodes of a cluster.
+fn version() -> &'static str {
+    let registry = protocol::registry();
+    let (release, code) = (env!("CARGO_PKG_VERSION"), registry.code());
+    let count = registry.names().count();
+    // It is needed until the process ends.
+    format!("{release} (code {code}, {count} procedures)").leak()
 }
 
 /// Returns whether a word of the command line is an option by its former name.
@@ -111,7 +155,26 @@ pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    #[test]
+    fn errors_of_numbers_are_in_plain_words() {
+        let said = |words: &[&str]| {
+            let parsed = Arguments::command().try_get_matches_from(words);
+            let error = parsed.expect_err("a wrong number");
+            assert_eq!(error.kind(), ErrorKind::ValueValidation);
+            in_plain_words(&error.to_string()).lines().next().unwrap().to_owned()
+        };
+        for (option, value, expected) in [
+            ("--clients", "0", "expected a number from 1 to 256"),
+            ("--memory-mb", "0", "expected a number, at least 1"),
+            ("--seed", "x", "expected a whole number"),
+            ("--seed", "99999999999999999999", "the number is too large"),
+        ] {
+            let line = said(&["pangea", "torture", option, value]);
+            assert!(line.starts_with(&format!("error: invalid value '{value}'")), "{line}");
+            assert!(line.ends_with(&format!("': {expected}")), "{line}");
+        }
+    }
 
     #[test]
     fn options_have_their_former_names() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pangea_core::txn::{Outcome, Procedure, Program, Registry};
 use pangea_node::config::Config;
+use pangea_node::driver::Stopped;
 use pangea_node::pgwire;
 use pangea_node::running::{self, RunningNode};
 use pangea_sql::Shared;
@@ -286,9 +287,11 @@ impl Cluster {
         nodes.iter().for_each(|node| node.goodbye.notify_one());
         runtime.shutdown_timeout(GOODBYE);
         nodes.iter().for_each(|node| node.node.begin_stop());
-        let ended: Result<Vec<()>, String> = nodes.into_iter().map(|it| it.node.stop()).collect();
+        // The log of a node without its last checkpoint has a warning.
+        let stopped: Result<Vec<Stopped>, String> =
+            nodes.into_iter().map(|it| it.node.stop()).collect();
         drop(temporary);
-        ended.map(drop).map_err(Error::Cluster)
+        stopped.map(drop).map_err(Error::Cluster)
     }
 }
 

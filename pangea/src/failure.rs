@@ -10,6 +10,8 @@ pub enum Failure {
     Usage(String),
     /// The command failed, or a check did: exit code 1.
     Failed(String),
+    /// A node was stopped, and ended without its last checkpoint: exit code 3.
+    NoCheckpoint(String),
     /// The command was interrupted: exit code 130, as shells report for Ctrl-C.
     Interrupted(String),
 }
@@ -20,6 +22,7 @@ impl Failure {
         match self {
             Self::Failed(_) => ExitCode::from(1),
             Self::Usage(_) => ExitCode::from(2),
+            Self::NoCheckpoint(_) => ExitCode::from(3),
             Self::Interrupted(_) => ExitCode::from(130),
         }
     }
@@ -33,9 +36,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(message) | Self::Failed(message) | Self::Interrupted(message) => {
-                f.write_str(message)
-            }
+            Self::Usage(message)
+            | Self::Failed(message)
+            | Self::NoCheckpoint(message)
+            | Self::Interrupted(message) => f.write_str(message),
         }
     }
 }

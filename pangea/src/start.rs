@@ -1,5 +1,6 @@
 //! `pangea start`: runs one node until it is told to stop.
 
+mod closing_listener;
 #[cfg(feature = "planted")]
 mod flips;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pangea_node::config::Config;
+use pangea_node::driver::Stopped;
 use pangea_node::meter::Meter;
 use pangea_node::pgwire::{self, Authentication, Security};
 use pangea_node::running::{self, Requests, RunningNode};
@@ -24,6 +26,7 @@ use crate::allocator;
 use crate::failure::Failure;
 use crate::protocol::{programs, registry, reserved_prefixes};
 use crate::signals::Signals;
+use closing_listener::ClosingListener;
 
 /// The time for clients to finish when the node stops. The server ends their statements after one
 /// second.
@@ -65,7 +68,8 @@ The first superuser, pangea, gets the password in the environment variable
 PANGEA_SUPERUSER_PASSWORD, if it does not have one yet.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it in order: it finishes its transactions and writes a
-checkpoint. A second signal ends it at once.")]
+checkpoint. The exit code is then 0, and 3 if it ended without this checkpoint, which a program with
+other procedures may need. A second signal ends it at once, also with 3.")]
 pub struct Arguments {
     /// Configuration file of the node
     #[arg(long, value_name = "FILE")]
@@ -106,15 +110,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = crate::runtime(SQL_THREADS)?;
     let security = config.security().map_err(Failure::Usage)?;
     let listener = runtime.block_on(listen(&config))?;
+    let closing = ClosingListener::new(&listener, &security)?;
     let meter = arguments.meter.then(Arc::<Meter>::default);
     let node = running::start(&config, registry(), meter)
         .map_err(|error| Failure::failed("the node can't start", error))?;
-    let serving = serve(&config, &*node, (listener, security), arguments.stop_with_stdin);
+    let serving =
+        serve(&config, &*node, (listener, security), (&closing, arguments.stop_with_stdin));
     let served = runtime.block_on(serving);
     stop_at_second_signal(node.requests())?;
     // Remaining clients are disconnected before the node stops.
     runtime.shutdown_timeout(GOODBYE);
-    served.and(node.stop().map_err(Failure::Failed))
+    let stopped = node.stop();
+    closing.end();
+    let stopped = match stopped {
+        Ok(Stopped::InOrder) => Ok(()),
+        Ok(Stopped::WithoutCheckpoint(why)) => Err(Failure::NoCheckpoint(format!(
+            "the node has stopped without its last checkpoint, because {why}"
+        ))),
+        Err(reason) => Err(Failure::Failed(reason)),
+    };
+    served.and(stopped)
 }
 
 /// Ends a stop that takes too long for the user, who then sends a second signal.
@@ -135,9 +150,10 @@ fn stop_at_second_signal(node: Arc<dyn Requests>) -> Result<(), Failure> {
 }
 
 /// Binds the node's SQL address.
-async fn listen(config: &Config) -> Result<TcpListener, Failure> {
+async fn listen(config: &Config) -> Result<std::net::TcpListener, Failure> {
     let sql = config.me().sql;
-    TcpListener::bind(sql).await.map_err(|error| {
+    let listener = TcpListener::bind(sql).await.and_then(TcpListener::into_std);
+    listener.map_err(|error| {
         let id = config.node.0;
         Failure::Failed(format!(
             "sql = \"{sql}\" of node {id}: can't listen on this address: {error}"
@@ -149,8 +165,8 @@ async fn listen(config: &Config) -> Result<TcpListener, Failure> {
 async fn serve(
     config: &Config,
     node: &dyn RunningNode,
-    (listener, security): (TcpListener, Security),
-    stop_with_stdin: bool,
+    (listener, security): (std::net::TcpListener, Security),
+    (closing, stop_with_stdin): (&ClosingListener, bool),
 ) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let goodbye = Arc::new(Notify::new());
@@ -165,6 +181,8 @@ async fn serve(
     let shared = Shared::with_results_max(security.results_bytes_max)
         .with_reserved_prefixes(reserved_prefixes());
     let shared = Arc::new(shared.with_procedures(&programs()));
+    let cant = |error| Failure::failed("can't listen for SQL clients", error);
+    let listener = TcpListener::from_std(listener).map_err(cant)?;
     let serving = pgwire::serve_sharing(shared, security, listener, engine.clone(), shutdown);
     let mut clients = tokio::spawn(serving);
     let closed = closed(node.requests())?;
@@ -181,6 +199,7 @@ async fn serve(
         }
     }
     goodbye.notify_one();
+    closing.begin();
     // Clients that do not leave on their own are disconnected.
     let _ = tokio::time::timeout(GOODBYE, clients).await;
     Ok(())

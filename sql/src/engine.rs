@@ -113,6 +113,12 @@ pub struct NodeInfo {
     pub settings: String,
     /// Nodes connected to this one, including itself.
     pub connected: Vec<NodeId>,
+    /// Release of the program.
+    pub release: &'static str,
+    /// Digest of the code, which is the same on all nodes.
+    pub code: String,
+    /// Names of the procedures, in order.
+    pub procedures: Vec<String>,
 }
 
 /// A node's record of a program's progress. It is informational only.

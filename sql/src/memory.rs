@@ -247,7 +247,7 @@ impl Engine for MemoryEngine {
     fn about(&self) -> NodeInfo {
         let (me, connected) = (Some(NodeId(0)), vec![NodeId(0)]);
         let (durability, settings) = ("memory".to_owned(), String::new());
-        NodeInfo { me, protocol: "memory", durability, settings, connected }
+        NodeInfo { me, protocol: "memory", durability, settings, connected, ..NodeInfo::default() }
     }
 
     async fn status(&self) -> Result<Status, Unavailable> {

@@ -67,6 +67,32 @@ pub struct WaitsFor {
     pub epochs: u64,
 }
 
+/// An epoch that the operator has listed to be skipped, because no node can apply it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedEpoch {
+    /// The epoch.
+    pub epoch: SnapshotVersion,
+    /// What became of it on this replica.
+    pub fate: ListedFate,
+}
+
+/// What became of an epoch that the operator has listed to be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListedFate {
+    /// Its transactions were aborted.
+    Skipped {
+        /// The number of its transactions.
+        txns: u64,
+    },
+    /// The replica had applied it before it was listed, and replayed its effects.
+    Applied,
+    /// The checkpoint that the replica started from contains it, with or without its effects.
+    Contained {
+        /// The version of the checkpoint.
+        checkpoint: SnapshotVersion,
+    },
+}
+
 impl WaitsFor {
     /// Describes the node by its name and its number of missing epochs.
     pub fn describe(&self, topology: &Topology) -> String {

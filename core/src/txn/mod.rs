@@ -23,7 +23,7 @@ use bytes::Bytes;
 pub use footprint::{Footprint, LockMode, PointLock, RangeLock};
 pub use outcome::{Abort, Outcome, SqlState};
 pub use parts::{Parts, Taken};
-pub use procedure::{CodeDigest, Context, Procedure, Registry, Scan, Stop, Visit};
+pub use procedure::{CODE_VERSION, CodeDigest, Context, Procedure, Registry, Scan, Stop, Visit};
 pub use sets::{PointRead, RangeRead, ReadSet, ReadVersion, Write};
 
 use crate::ids::ProcedureId;

@@ -164,11 +164,18 @@ pub trait Procedure: Send + Sync {
 /// same arguments and data. The text of an error is part of a result: a procedure can store SQLERRM
 /// in a row. A node whose version differs from that of its log or its peers does not run the
 /// transactions that they agreed on.
-const CODE_VERSION: u32 = 5;
+pub const CODE_VERSION: u32 = 5;
 
 /// Identifies the behavior of a node's procedures, as far as the program declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeDigest(pub u64);
+
+impl fmt::Display for CodeDigest {
+    /// The first digits, which are enough to tell the programs of a cluster apart.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0 >> 32)
+    }
+}
 
 /// The procedures of a node, by name and number. The same on every node.
 #[derive(Clone, Default)]

@@ -279,7 +279,7 @@ impl Source {
     /// Converts a parser's error and adds its line, because the message does not always name the
     /// key.
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
-        let mut message = error.message().trim().replace('\n', ", ");
+        let mut message = in_plain_words(&error.message().trim().replace('\n', ", "));
         if message.contains("invalid socket address") {
             message.push_str("; expected an IP address and a port, such as 127.0.0.1:5432");
         }
@@ -307,6 +307,31 @@ impl Source {
         }
         wrong
     }
+}
+
+/// Replaces the names of types of numbers by what a user may write.
+fn in_plain_words(message: &str) -> String {
+    let types = [
+        ("a nonzero u16", "a whole number from 1 to 65535"),
+        ("a nonzero u32", "a whole number from 1 to 4294967295"),
+        ("a nonzero u64", "a whole number, at least 1"),
+        ("a nonzero usize", "a whole number, at least 1"),
+        ("u8", "a whole number from 0 to 255"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number, at least 0"),
+        ("usize", "a whole number, at least 0"),
+        ("f64", "a number"),
+    ];
+    let Some((before, wanted)) = message.split_once("expected ") else {
+        return message.to_owned();
+    };
+    let words = types.iter().find_map(|(name, words)| {
+        let rest = wanted.strip_prefix(name)?;
+        let is_whole = !rest.starts_with(|next: char| next.is_ascii_alphanumeric());
+        is_whole.then(|| format!("{before}expected {words}{rest}"))
+    });
+    words.unwrap_or_else(|| message.to_owned())
 }
 
 impl Config {

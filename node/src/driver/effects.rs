@@ -1,6 +1,7 @@
 //! Execution of effects, and the retention of the log for checkpoints.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
@@ -13,6 +14,7 @@ use pangea_sql::engine::Trace;
 
 use super::inbox::{CommitReply, Waiting};
 use super::latency::RunKind;
+use super::table_names::with_table_names;
 use super::{Driver, metered};
 use crate::log::Append;
 
@@ -100,6 +102,10 @@ impl<P: Protocol> Driver<P> {
                 None => self.inbox.on_fetched(token, Span::ZERO),
             },
             Effect::Stop { reason } => {
+                // A store with a defect may not even name its tables.
+                let named = || with_table_names(&self.store, reason.clone());
+                let named = catch_unwind(AssertUnwindSafe(named));
+                let reason = named.unwrap_or(reason);
                 self.inbox.fail(format!("the node stopped: {reason}"));
                 self.is_stopped = true;
             }

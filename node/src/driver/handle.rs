@@ -17,6 +17,7 @@ use pangea_sql::history::History;
 use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::sync::oneshot;
 
+use super::Stopped;
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
 use crate::log::Durability;
 use crate::pool::ThreadedPool;
@@ -135,8 +136,8 @@ impl<P: Protocol> Handle<P> {
 
     /// Stops the node at once, as after a crash, without waiting for it.
     pub fn stop_now(&self) {
-        let reason = "the node was stopped".to_owned();
-        self.0.inbox.close(Closed { reason, is_failure: false });
+        let stopped = Stopped::WithoutCheckpoint("it was stopped at once");
+        self.0.inbox.close(Closed::Requested(stopped));
     }
 }
 
@@ -212,6 +213,9 @@ impl<P: Protocol> Engine for Handle<P> {
             durability: self.0.durability.name().to_owned(),
             settings: self.0.settings.clone(),
             connected: self.inbox().reachability().connected(),
+            release: env!("CARGO_PKG_VERSION"),
+            code: self.0.registry.code().to_string(),
+            procedures: self.0.registry.names().map(str::to_owned).collect(),
         }
     }
 

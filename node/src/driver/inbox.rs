@@ -18,6 +18,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::{Trace, Unavailable};
 
+use super::Stopped;
 use super::latency::LatencySamples;
 use super::reachability::{LagChange, Majority, Reachability, StartWaits};
 
@@ -196,11 +197,21 @@ struct State<P: Protocol> {
 
 /// The reason why a node has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Closed {
-    /// Description of the reason.
-    pub reason: String,
-    /// Whether the end was not requested.
-    pub is_failure: bool,
+pub enum Closed {
+    /// It was asked to stop.
+    Requested(Stopped),
+    /// It failed, for this reason.
+    Failed(String),
+}
+
+impl Closed {
+    /// The reason, for waiting clients.
+    fn reason(&self) -> &str {
+        match self {
+            Self::Requested(_) => "the node was stopped",
+            Self::Failed(reason) => reason,
+        }
+    }
 }
 
 /// The driver's queue.
@@ -390,7 +401,7 @@ impl<P: Protocol> Inbox<P> {
         }
         let mut state = self.lock();
         let reason = match &state.closed {
-            Some(closed) => Some(closed.reason.clone()),
+            Some(closed) => Some(closed.reason().to_owned()),
             None if state.is_stopping => None,
             None => {
                 state.inputs.submissions.extend(requests);
@@ -403,6 +414,11 @@ impl<P: Protocol> Inbox<P> {
             Some(reason) => waiting.give_up(reason),
             None => waiting.refuse_while_stopping(),
         });
+    }
+
+    /// Whether the node was asked to stop in order.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lock().is_stopping
     }
 
     /// Asks the driver to stop the node in order. From now on requests are refused.
@@ -418,7 +434,7 @@ impl<P: Protocol> Inbox<P> {
     pub fn query(&self, reply: StatusReply) {
         let mut state = self.lock();
         let refusal = match &state.closed {
-            Some(closed) => closed.reason.clone(),
+            Some(closed) => closed.reason().to_owned(),
             None if state.inputs.queries.len() >= QUERIES_MAX => "too many queries".to_owned(),
             None => {
                 state.inputs.queries.push(reply);
@@ -447,13 +463,13 @@ impl<P: Protocol> Inbox<P> {
     /// Stops the node because it can't continue.
     pub fn fail(&self, reason: String) {
         tracing::error!("{reason}");
-        self.close(Closed { reason, is_failure: true });
+        self.close(Closed::Failed(reason));
     }
 
     /// Stops the node; the first reason is recorded. Queued requests are answered with it.
     pub fn close(&self, closed: Closed) {
         let mut state = self.lock();
-        let reason = state.closed.get_or_insert(closed).reason.clone();
+        let reason = state.closed.get_or_insert(closed).reason().to_owned();
         let inputs = std::mem::take(&mut state.inputs);
         state.is_idle = false;
         self.work.notify_all();
@@ -468,7 +484,12 @@ impl<P: Protocol> Inbox<P> {
 
     /// The reason why the node stops, or an empty string while it runs.
     pub fn closed_because(&self) -> String {
-        self.lock().closed.as_ref().map(|closed| closed.reason.clone()).unwrap_or_default()
+        self.closed().map(|closed| closed.reason().to_owned()).unwrap_or_default()
+    }
+
+    /// The reason why the node stops, if it does.
+    pub(super) fn closed(&self) -> Option<Closed> {
+        self.lock().closed.clone()
     }
 
     /// Waits until the node stops, and returns the reason.

@@ -28,6 +28,7 @@ mod latency;
 mod metered;
 mod reachability;
 mod stopping;
+mod table_names;
 mod timers;
 
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::pool::Pool;
 use pangea_core::protocol::{
-    Cx, Durable, Effect, Input, Lane, Protocol, Request, Status, Submission,
+    Cx, Durable, Effect, Input, Lane, ListedEpoch, ListedFate, Protocol, Request, Status,
+    Submission,
 };
 use pangea_core::store::Store;
 use pangea_core::time::{ClockReading, Span, Timestamp};
@@ -63,6 +65,8 @@ use latency::Follower;
 pub use latency::{LatencySample, LatencySamples, LatencyStage, RunKind, SAMPLES_MAX};
 pub use reachability::Reachability;
 use reachability::StartWaits;
+pub use stopping::Stopped;
+use stopping::Stopping;
 use timers::Timers;
 
 /// The maximum number of submissions in one step, so that a burst does not delay messages.
@@ -142,10 +146,11 @@ pub struct Driver<P: Protocol> {
     is_stopped: bool,
     /// The time for a stop in order.
     stop_within: Span,
-    /// The time at which a stop in order ends, whatever is left; `None` before one is requested.
-    stop_at: Option<Timestamp>,
+    stopping: Stopping,
     /// The protocol's start may still be waiting for something.
     is_starting: bool,
+    /// The number of epochs listed to be skipped that were reported to the operator.
+    listed_told: usize,
     /// The time when the protocol last reported lagging nodes.
     waits_told: Timestamp,
     /// Records that the node has finished replacing one that lost its disk.
@@ -192,8 +197,9 @@ impl<P: Protocol> Driver<P> {
             wants_resume: false,
             is_stopped: false,
             stop_within: parts.stop_within,
-            stop_at: None,
+            stopping: Stopping::new(checkpoint),
             is_starting: true,
+            listed_told: 0,
             waits_told: Timestamp::default(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
@@ -215,7 +221,7 @@ impl<P: Protocol> Driver<P> {
         loop {
             self.catch_up();
             self.end_stop();
-            let next = || self.timers.next().into_iter().chain(self.stop_at).min();
+            let next = || self.timers.next().into_iter().chain(self.stopping.at).min();
             let until_timer = || next().map(|at| at.since(self.clock.now().at));
             let wait = if self.wants_resume { Some(Span::ZERO) } else { until_timer() };
             match self.inbox.take(wait) {
@@ -232,16 +238,22 @@ impl<P: Protocol> Driver<P> {
         self.network.stop();
         let reason = self.inbox.closed_because();
         self.pending.drain().for_each(|(_, waiting)| waiting.give_up(&reason));
+        let farewell = self.farewell();
         self.log.stop();
+        if let Some(farewell) = farewell {
+            tracing::info!("{farewell}");
+        }
     }
 
     fn take_turn(&mut self, inputs: inbox::Inputs<P>) {
         if let Some(version) = inputs.checkpointed {
             self.truncations.on_checkpoint(version);
+            self.stopping.on_checkpointed(version);
             self.step(Input::Checkpointed(version));
         }
         if let Some(version) = inputs.checkpoint_failed {
             self.catch_up();
+            self.stopping.on_checkpoint_failed();
             self.step(Input::CheckpointFailed(version));
         }
         for (token, took) in inputs.fetched {
@@ -326,6 +338,10 @@ impl<P: Protocol> Driver<P> {
         self.carry_out_all(effects.drain(..));
         self.effects = effects;
         self.log.append(&mut self.appends);
+        for listed in self.protocol.listed_epochs().iter().skip(self.listed_told) {
+            self.listed_told += 1;
+            tracing::warn!("{}", describe_listed(P::NAME, *listed));
+        }
         self.watch_start();
         self.watch_waits(now.at);
     }
@@ -391,5 +407,28 @@ impl<P: Protocol> Driver<P> {
     /// The log and the checkpoints may discard everything before this version.
     fn report_checkpointed(&self, version: SnapshotVersion) {
         self.inbox.on_checkpointed(version);
+    }
+}
+
+/// Describes what became of an epoch that the operator has listed.
+fn describe_listed(protocol: &str, ListedEpoch { epoch, fate }: ListedEpoch) -> String {
+    let (epoch, setting) = (epoch.0, format!("skip_epochs in the table [{protocol}]"));
+    match fate {
+        ListedFate::Skipped { txns } => format!(
+            "epoch {epoch} is skipped, because it is listed in {setting}: its transactions \
+             ({txns}) are aborted"
+        ),
+        ListedFate::Applied => format!(
+            "epoch {epoch} is listed in {setting}, but this node had applied it before, and keeps \
+             its effects. Nodes that skip it differ from this one: remove it from the list, or \
+             replace this node with pangea start --replace"
+        ),
+        ListedFate::Contained { checkpoint } => format!(
+            "epoch {epoch} is listed in {setting}, but the checkpoint of epoch {} on this node \
+             contains it: it is not skipped again. If this node had not skipped it before, it \
+             keeps its effects, and nodes that skip it differ from this one. Remove it from the \
+             list once this holds for all nodes",
+            checkpoint.0
+        ),
     }
 }

@@ -19,6 +19,9 @@
 //! - `cancel`: cancel requests and statement timeouts.
 //! - `patience`: warnings about statements that wait for long.
 //!
+//! A stop is PostgreSQL's fast shutdown: open sessions end with 57P01, and [`refuse`] answers new
+//! ones with 57P03.
+//!
 //! # Why only the lowest layer of the crate `pgwire` is used
 //!
 //! Messages and their encodings, in both directions, are those of the crate `pgwire`, its lowest
@@ -177,6 +180,48 @@ async fn serve_up_to(
         all_gone.await;
     }
     Ok(())
+}
+
+/// Refuses new clients while the node stops, as PostgreSQL does, until this is dropped. The
+/// listener is a second handle of that of [`serve`], after its `shutdown` is ready.
+pub async fn refuse(security: Security, listener: TcpListener) {
+    let cancels = Arc::new(Cancels::default());
+    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let (_not_sent, stopped) = watch::channel(false);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let (cancels, stopped) = (cancels.clone(), stopped.clone());
+        let (tls, timeout) = (security.tls.clone(), security.timeout);
+        tokio::spawn(async move {
+            let refusing = refuse_client(stream, tls, &cancels, stopped);
+            // A client's broken connection does not concern the server.
+            let _ = tokio::time::timeout(timeout, refusing).await;
+            drop(place);
+        });
+    }
+}
+
+/// Reads a client's startup, and answers that there are no sessions any more.
+async fn refuse_client(
+    stream: TcpStream,
+    tls: Option<Tls>,
+    cancels: &Cancels,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let mut connection = Connection::new(stream, stopped)?;
+    let end = match connection.start(cancels, tls.as_ref()).await {
+        Ok(None) => return Ok(()),
+        Ok(Some(_)) => {
+            let message = "the database system is shutting down";
+            End::Fatal(SqlError::new(code::UNAVAILABLE, message))
+        }
+        Err(end) => end,
+    };
+    connection.end(end).await
 }
 
 /// A bug triggered by one client does not affect the others.

@@ -85,6 +85,7 @@ fn say_hello(
         cluster: shared.identity.cluster.clone(),
         protocol: shared.identity.protocol.to_owned(),
         fingerprint: shared.identity.fingerprint,
+        likeness: shared.identity.likeness.clone(),
         from: shared.identity.me,
         to: peer.id,
         lane: lane.into(),

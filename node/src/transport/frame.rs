@@ -19,7 +19,7 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The version of the wire format of a connection, including the hello and protocols' messages.
-pub const WIRE_VERSION: u8 = 9;
+pub const WIRE_VERSION: u8 = 10;
 
 /// The length of the header before a frame's body.
 pub(crate) const HEADER_LEN: usize = 12;
@@ -31,7 +31,7 @@ pub const BULK_FRAME_MAX: usize = 64 << 20;
 /// The maximum frame to or from a client.
 pub const CLIENT_FRAME_MAX: usize = 16 << 20;
 /// The maximum frame before the other side is known.
-pub(crate) const HELLO_FRAME_MAX: usize = 4 << 10;
+pub(crate) const HELLO_FRAME_MAX: usize = 16 << 10;
 
 /// Flag: the body is compressed.
 pub(crate) const COMPRESSED: u16 = 1;

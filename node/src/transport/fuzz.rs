@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::frame::{self, COMPRESSED, Decoder, Frame, FrameError, HEADER_LEN, Kind};
 use super::hello::{ClientHello, ClientWelcome, Hello, LaneName, PeerHello, SessionId};
+use super::likeness::Likeness;
 use crate::fuzzing::{Outcome, Target, run, size};
 use pangea_core::ids::NodeId;
 
@@ -139,6 +140,11 @@ fn hellos() -> Vec<Vec<u8>> {
         cluster: "here".to_owned(),
         protocol: "minerva".to_owned(),
         fingerprint: 1 << 60,
+        likeness: Likeness {
+            procedures: "a.first\nbank.audit".to_owned(),
+            settings: "epoch_ms = 15".to_owned(),
+            ..Likeness::default()
+        },
         from: NodeId(0),
         to: NodeId(300),
         lane: LaneName::Bulk,

@@ -15,6 +15,8 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::Lane;
 use serde::{Deserialize, Serialize};
 
+use super::likeness::Likeness;
+
 /// The first bytes of every hello.
 const MAGIC: &[u8; 8] = b"PANGEA\r\n";
 
@@ -31,6 +33,7 @@ pub(crate) struct PeerHello {
     pub cluster: String,
     pub protocol: String,
     pub fingerprint: u64,
+    pub likeness: Likeness,
     pub from: NodeId,
     pub to: NodeId,
     pub lane: LaneName,
@@ -121,6 +124,7 @@ pub(crate) struct Identity {
     pub cluster: String,
     pub protocol: &'static str,
     pub fingerprint: u64,
+    pub likeness: Likeness,
     pub me: NodeId,
     pub nodes: usize,
 }
@@ -137,10 +141,11 @@ impl Identity {
             ));
         }
         if hello.fingerprint != self.fingerprint {
+            let nodes = (self.me, hello.from);
+            let what = self.likeness.difference(nodes, &hello.likeness, self.protocol);
             return refuse(format!(
-                "the settings or the procedures of the two nodes differ: `[{}]`, `[partitions]` \
-                 and the build must be identical on all nodes",
-                self.protocol
+                "the two nodes differ in {what}. Settings, partitions, procedures and code must be \
+                 the same on all nodes"
             ));
         }
         if hello.to != self.me {

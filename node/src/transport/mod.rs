@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `frame` | the encoding of a frame, checksum, compression, splitting a stream into frames |
 //! | `hello` | identification and checks of the other side |
+//! | `likeness` | what must be the same on all nodes, and what differs |
 //! | `wan` | emulated delay, jitter, bandwidth and cuts |
 //! | `link` | measurements and counters of the link to a peer |
 //! | `outbox` | the queue of a lane, and the thread that sends it |
@@ -49,6 +50,7 @@ mod frame_encoder;
 mod fuzz;
 mod hello;
 mod lifetime;
+mod likeness;
 mod link;
 mod outbox;
 mod peer;
@@ -75,6 +77,7 @@ use crate::client::{ClientCall, ClientQuery};
 use crate::meter::Meter;
 
 pub use frame::{BULK_FRAME_MAX, CLIENT_FRAME_MAX, CONTROL_FRAME_MAX, WIRE_VERSION};
+pub use likeness::Likeness;
 pub use link::{LaneReport, LinkReport, RoundTrip};
 pub use outbox::{BULK_QUEUE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX};
 pub use session::SILENCE_MAX;
@@ -107,6 +110,8 @@ pub struct TransportConfig {
     /// A hash of the procedures, the protocol's settings and the partitioning. Peers with another
     /// hash are refused.
     pub fingerprint: u64,
+    /// What the hash is of, so that a refusal can say what differs.
+    pub likeness: Likeness,
     /// This node.
     pub me: NodeId,
     /// The cluster.

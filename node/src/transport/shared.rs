@@ -56,6 +56,7 @@ impl Shared {
                 cluster: config.cluster.clone(),
                 protocol: config.protocol,
                 fingerprint: config.fingerprint,
+                likeness: config.likeness,
                 me: config.me,
                 nodes: topology.node_count(),
             },

@@ -136,9 +136,10 @@ fn a_node_tells_of_its_cluster_and_its_peers() {
         let sql = "select name, protocol, durability, nodes, node, region, members, is_ready \
                    from pangea.cluster";
         assert_eq!(rows(client, sql).await, ["test|minerva|fsync|3|1|us|3|t"]);
-        let sql = "select settings like '%epoch_ms = 5%', version > 0, coordinator is not null \
+        let sql = "select settings like '%epoch_ms = 5%', version > 0, coordinator is not null, \
+                   length(code), release like '%.%.%', procedures like '% %' \
                    from pangea.cluster";
-        assert_eq!(rows(client, sql).await, ["t|t|t"]);
+        assert_eq!(rows(client, sql).await, ["t|t|t|8|t|t"]);
         wait_for(client, "select count(*) from pangea.regions where is_reachable", "3").await;
         let sql = "select name from pangea.regions where is_local";
         assert_eq!(rows(client, sql).await, ["us"]);

@@ -7,5 +7,6 @@ mod minerva;
 mod network;
 mod node;
 mod pgwire;
+mod stopping;
 #[path = "../support/mod.rs"]
 mod support;

@@ -244,8 +244,8 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     cluster.disks[0].damage(&newest, |bytes| bytes[100] ^= 1);
     cluster.start_node(0).unwrap();
     cluster.wait_counter(0, 1_000);
-    let report = cluster.node(0).report().lines.join("\n");
-    assert!(report.contains(newest.to_str().unwrap()), "{report}");
+    let warnings = cluster.node(0).report().warnings.join("\n");
+    assert!(warnings.contains(newest.to_str().unwrap()), "{warnings}");
     cluster.add(0, 1).unwrap();
     cluster.stop(0);
 
@@ -307,6 +307,39 @@ fn a_torn_tail_is_cut_off_and_reported() {
     let report = cluster.node(1).report().lines.join("\n");
     assert!(report.contains("a torn tail at offset"), "{report}");
     cluster.wait_counter(0, 10);
+}
+
+/// Story: the last segment of the only node's log was gone. The node started without its last rows,
+/// and one line at INFO told how far its log goes.
+#[test]
+fn a_log_that_ends_before_a_position_that_was_durable_is_noticed() {
+    let mut cluster = Cluster::start(1, 50);
+    wait_until("a checkpoint", || {
+        drop(cluster.add(0, 1).unwrap());
+        !cluster.checkpoint_paths(0).is_empty()
+    });
+    cluster.crash(0, &mut fastrand::Rng::with_seed(7));
+    cluster.start_node(0).unwrap();
+    assert_eq!(cluster.node(0).report().warnings, [""; 0], "a power failure loses nothing");
+
+    let mut cluster = Cluster::start(1, u64::MAX);
+    (0..20).for_each(|_| drop(cluster.add(0, 1).unwrap()));
+    cluster.stop(0);
+    let last = cluster.log_paths(0).pop().unwrap();
+    cluster.disks[0].damage(&last, |bytes| {
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+        bytes[end - 60..].fill(0);
+    });
+    cluster.start_node(0).unwrap();
+    let warnings = cluster.node(0).report().warnings.join("\n");
+    assert!(warnings.contains("the log ends at record "), "{warnings}");
+    assert!(warnings.contains("No other node has them"), "{warnings}");
+    assert!(warnings.contains("restore a copy of its data directory"), "{warnings}");
+    // The start after that knows nothing of it: the records have new numbers.
+    (0..20).for_each(|_| drop(cluster.add(0, 1).unwrap()));
+    cluster.stop(0);
+    cluster.start_node(0).unwrap();
+    assert_eq!(cluster.node(0).report().warnings, [""; 0]);
 }
 
 #[test]

@@ -96,11 +96,13 @@ pub enum Wait {
 pub struct ToyOptions {
     /// The number of additions between checkpoints.
     pub checkpoint_additions: u64,
+    /// Whether it never finishes a stop in order.
+    pub never_stops: bool,
 }
 
 impl Default for ToyOptions {
     fn default() -> Self {
-        Self { checkpoint_additions: u64::MAX }
+        Self { checkpoint_additions: u64::MAX, never_stops: false }
     }
 }
 
@@ -319,6 +321,10 @@ impl Protocol for ToyProtocol {
         status.counters.insert("restored".to_owned(), self.restored);
         status.counters.insert("checkpointed".to_owned(), self.checkpoint.0.0);
         status
+    }
+
+    fn may_stop(&self) -> bool {
+        !self.options.never_stops
     }
 
     fn invariants(&self) {

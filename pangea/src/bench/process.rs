@@ -115,7 +115,7 @@ impl Nodes {
     fn stop(self) -> Result<(), Failure> {
         let mut stopped = Ok(());
         for node in self.0 {
-            stopped = stopped.and(node.stop().map_err(Failure::Failed));
+            stopped = stopped.and(node.stop().map(drop).map_err(Failure::Failed));
         }
         stopped
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -215,6 +216,12 @@ impl Member {
         String::from_utf8_lossy(&log[start..]).into_owned()
     }
 
+    /// Returns a reader of the log of the current process and of later ones.
+    pub fn log_tail(&self) -> LogTail {
+        let (name, path) = (self.name().to_owned(), self.log_path());
+        LogTail { name, path, at: self.log_len }
+    }
+
     /// Explains why the node exited.
     fn why_it_ended(&self, status: ExitStatus) -> String {
         // A process that is killed logs nothing: the end of its log is about something else.
@@ -316,6 +323,36 @@ impl Drop for Member {
             // Nothing more can be done if the process has not exited in time.
             let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
         }
+    }
+}
+
+/// Reads a node's log while it grows.
+#[derive(Debug)]
+pub struct LogTail {
+    name: String,
+    path: PathBuf,
+    /// The length of what was read.
+    at: u64,
+}
+
+impl LogTail {
+    /// Returns the name of the node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the complete lines since the last call.
+    pub fn lines(&mut self) -> Vec<String> {
+        let mut new = Vec::new();
+        let read = File::open(&self.path).and_then(|mut log| {
+            log.seek(SeekFrom::Start(self.at))?;
+            log.read_to_end(&mut new)
+        });
+        // A log that can't be read now is read the next time.
+        let end = new.iter().rposition(|&byte| byte == b'\n').filter(|_| read.is_ok());
+        let Some(end) = end else { return Vec::new() };
+        self.at += end as u64 + 1;
+        String::from_utf8_lossy(&new[..end]).lines().map(str::to_owned).collect()
     }
 }
 

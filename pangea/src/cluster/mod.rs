@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 use crate::signals::Signals;
-pub use member::{Member, ProcessHandle};
+pub use member::{LogTail, Member, ProcessHandle};
 use persistent_dir::PersistentDir;
 pub use plan::{Placement, Plan, RoundTrip, nodes_named};
 pub use regions::{Regions, durability};

@@ -3,10 +3,12 @@
 //! - [`command`]: the commands besides SQL;
 //! - [`controls`]: their execution;
 //! - [`views`]: the tables that are shown;
+//! - [`refusals`]: why nodes refuse each other, or an epoch;
 //! - [`traffic`]: the light load of `--load`.
 
 mod command;
 mod controls;
+mod refusals;
 mod traffic;
 mod views;
 
@@ -27,6 +29,7 @@ use crate::say;
 use crate::signals::{Interrupts, Signals};
 use crate::sql::{AfterError, End, Prompt, Shell};
 use controls::Controls;
+use refusals::Refusals;
 use traffic::{Kind, Traffic};
 
 /// Small, because the log of a demo grows slowly and its files should be created quickly.
@@ -127,10 +130,13 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
         () = signals.received() => return Ok(()),
     };
     let Signals { interrupts, ends } = &mut signals;
+    let mut refusals = Refusals::of(&cluster);
     let played = tokio::select! {
         played = show(arguments, &mut cluster, began, interrupts) => played,
         () = ends.received() => Ok(()),
+        never = refusals.tell() => match never {},
     };
+    refusals.look();
     let played = played.map_err(|failure| cluster.explain(failure));
     played.and(cluster.stop().await)
 }

@@ -1,12 +1,13 @@
 //! `pangea demo` without a terminal.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Instant, SystemTime};
 
 use crate::support::demo::Demo;
 use crate::support::{DEADLINE, processes_of, run, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::NoTls;
 
 fn assert_nothing_is_left(directory: &Path) {
@@ -211,6 +212,48 @@ fn a_directory_in_use_is_refused_untouched() {
     assert_eq!(seen(), before, "a rejected start changes nothing");
     demo.signal(Signal::TERM);
     demo.process.wait().unwrap();
+}
+
+/// Story: the nodes of a demo refused an epoch of another release, and the demo only waited, and
+/// then said that no agreement was reached.
+#[test]
+fn the_reason_why_nodes_refuse_an_epoch_is_shown() {
+    let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data_dir = data.path().to_str().unwrap();
+    let regions = "us-east,ca-central,us-central";
+    let arguments = ["--protocol", "calvin", "--regions", regions, "--data-dir", data_dir];
+    let mut demo = Demo::start(temporary.path(), &arguments);
+    let urls = demo.urls(3);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let client = connect(&urls[0].1).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+    });
+    // Without a last checkpoint only the same program can run these epochs.
+    for pid in processes_of(data.path()) {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    demo.signal(Signal::TERM);
+    demo.process.wait().unwrap();
+    // Lints compile the tests without the feature.
+    let program: Option<&str> = option_env!("CARGO_BIN_EXE_pangea-upgraded");
+    let mut upgraded = Command::new(program.expect("tests have the feature planted"))
+        .arg("demo")
+        .args(arguments)
+        .env("TMPDIR", temporary.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(upgraded.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let is_reason = |line: &String| {
+        let (region, reason) = line.split_once(": ").unwrap_or_default();
+        regions.contains(region) && reason.contains(" can't run epoch ")
+    };
+    assert!(lines.any(|line| is_reason(&line)), "the reason is shown");
+    kill_process(Pid::from_child(&upgraded), Signal::TERM).unwrap();
+    upgraded.wait().unwrap();
 }
 
 /// A single node agrees with itself, and everything it acknowledged is on its disk.

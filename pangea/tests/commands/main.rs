@@ -11,6 +11,7 @@ mod processes;
 mod prompt;
 mod script;
 mod start_errors;
+mod stopping;
 #[path = "../support/mod.rs"]
 mod support;
 mod torture;

@@ -67,7 +67,8 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
     let second_peer = format!("peer = \"{}\"", addresses[1].peer);
     let cases = [
         ("node = 1\n", "node = 7\n", 3, "node = 7"),
-        ("node = 1\n", "node = -1\n", 3, "-1"),
+        ("node = 1\n", "node = -1\n", 3, "`-1`, expected a whole number from 0 to 65535"),
+        ("workers = 1", "workers = \"all\"", 6, "expected a whole number, at least 0"),
         ("workers = 1", "wrokers = 1", 6, "wrokers"),
         ("\"fsync\"", "\"sometimes\"", 5, "sometimes"),
         ("protocol = \"minerva\"", "protocol = ", 2, "protocol"),
@@ -150,7 +151,46 @@ fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {
         assert_eq!(differ.len(), 1, "{log}");
         let name = format!("{} (node {other})", REGIONS[other]);
         assert!(differ[0].contains(&name) && differ[0].contains("`[minerva]`"), "{log}");
+        let settings = "epoch_ms = 20 (node 1)";
+        assert!(differ[0].contains(settings) && differ[0].contains("(node 0)"), "{log}");
     }
+}
+
+/// Story: a node of another release was refused because "the settings or the procedures" differ,
+/// and no log or table said which program a node is.
+#[test]
+fn nodes_of_two_programs_say_which_procedures_only_one_has() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let directories = [temp.path().join("a"), temp.path().join("b")];
+    // Lints compile the tests without the feature.
+    let other: Option<&str> = option_env!("CARGO_BIN_EXE_pangea-upgraded");
+    let programs = [env!("CARGO_BIN_EXE_pangea"), other.expect("tests have the feature planted")];
+    let mut nodes = Vec::new();
+    for (node, directory) in directories.iter().enumerate() {
+        write(directory, node, &addresses);
+        nodes.push(Process::spawn_program(programs[node], directory));
+    }
+    for node in &mut nodes {
+        assert!(node.first_line()().starts_with("up:"));
+    }
+    let mut codes = Vec::new();
+    for ((directory, program), other) in directories.iter().zip(programs).zip([1, 0]) {
+        let log = log_text(directory);
+        let name = format!("{} (node {other})", REGIONS[other]);
+        let differ = "the two nodes differ in procedures that only one has: a.first (node 1). ";
+        let is_told = |line: &str| line.contains(&name) && line.contains(differ);
+        assert!(log.lines().any(is_told), "{log}");
+        let start = log.lines().find(|line| line.contains("release ")).expect(&log);
+        assert_eq!(start.contains(" a.first "), other == 0, "{start}");
+        let version = Command::new(program).arg("--version").output().unwrap();
+        let version = String::from_utf8_lossy(&version.stdout).into_owned();
+        let (_, code) = version.split_once("(code ").expect(&version);
+        let (code, _) = code.split_once(", ").expect(&version);
+        assert!(start.contains(&format!("code {code}, ")), "{start} {version}");
+        codes.push(code.to_owned());
+    }
+    assert_ne!(codes[0], codes[1]);
 }
 
 #[test]

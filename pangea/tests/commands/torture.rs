@@ -1,6 +1,8 @@
 //! `pangea torture`: real processes under SQL clients and faults, and the check that detects
 //! violations.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -163,6 +165,42 @@ fn nodes_that_are_killed_continue_with_another_release() {
         assert!(stdout.contains("replicas    identical"), "{stdout}");
         assert!(stdout.contains("the model holds"), "{stdout}");
         assert!(stdout.contains("upgrades at once") || stdout.contains("in turn"), "{stdout}");
+    }
+}
+
+/// Story: the other program refused an epoch after all nodes had been stopped in order, and the run
+/// stopped them again, until it did not. The other program here refuses its first two starts, and
+/// then is [`upgraded`].
+#[test]
+fn a_program_that_refuses_after_a_stop_in_order_fails_the_run() {
+    let refusing = "#!/bin/sh\n\
+        directory=$(dirname \"$4\")\n\
+        echo >> \"$directory/starts\"\n\
+        [ $(wc -l < \"$directory/starts\") -gt 2 ] && exec UPGRADED \"$@\"\n\
+        echo \"WARN: a (node 0) can't run epoch 7. Start that one, stop it in order\" >&2\n\
+        echo up:\n\
+        exec cat > /dev/null\n";
+    for (shards, is_failure) in [("--partitions 1", true), ("--partitions 2", false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("refusing");
+        std::fs::write(&program, refusing.replace("UPGRADED", upgraded())).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let arguments = format!(
+            "--protocol calvin {shards} --faults full-upgrade --secs 2 --regions 2 --upgrade-to {}",
+            program.display()
+        );
+        let output = torture(directory.path(), &arguments);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        if is_failure {
+            assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
+            let verdict = "check failed: all nodes were stopped in order, and the other program \
+                           refuses an epoch: WARN: a (node 0) can't run epoch 7";
+            assert!(stderr.contains(verdict), "{stdout}{stderr}");
+        } else {
+            assert!(output.status.success(), "{stdout}{stderr}");
+            let limit = "1 refused an epoch after a stop in order, too, a limit of partitioned";
+            assert!(stdout.contains(limit), "{stdout}{stderr}");
+        }
     }
 }
 

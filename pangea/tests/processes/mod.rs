@@ -69,9 +69,20 @@ impl Process {
         Self::spawn_with(directory, &["--replace"])
     }
 
+    /// Starts a node of another program.
+    // Only one of the test binaries has another one.
+    #[allow(dead_code)]
+    pub fn spawn_program(program: &str, directory: &Path) -> Self {
+        Self::spawn_all(program, directory, &[])
+    }
+
     fn spawn_with(directory: &Path, arguments: &[&str]) -> Self {
+        Self::spawn_all(env!("CARGO_BIN_EXE_pangea"), directory, arguments)
+    }
+
+    fn spawn_all(program: &str, directory: &Path, arguments: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(log_path(directory));
-        let child = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        let child = Command::new(program)
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(directory.join("node.toml"))
             .args(arguments)

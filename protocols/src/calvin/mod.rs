@@ -117,7 +117,7 @@ mod warming;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
-use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
 use crate::inputs::{self, Event};
@@ -209,6 +209,10 @@ impl Protocol for Calvin {
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn listed_epochs(&self) -> &[ListedEpoch] {
+        &self.state.listed
     }
 
     fn may_stop(&self) -> bool {

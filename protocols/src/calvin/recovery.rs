@@ -125,6 +125,7 @@ impl Calvin {
     /// Handles the first input of every run.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let mut found = self.state.inputs.on_restart(cx, durable);
+        self.state.listed = self.state.inputs.listed_in_checkpoint();
         self.restore_in_flight();
         if !self.state.sequencer.in_flight.is_empty() {
             cx.mark("calvin.in_flight_restored");

@@ -21,7 +21,7 @@ use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail, ShardOutcome
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
-use pangea_core::protocol::Cx;
+use pangea_core::protocol::{Cx, ListedFate};
 use pangea_core::store::RecordHeader;
 
 use super::batch::{Batch, Request};
@@ -129,6 +129,8 @@ impl Calvin {
             ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
         );
         let requests: usize = batches.iter().map(|batch| batch.requests.len()).sum();
+        let fate = ListedFate::Skipped { txns: requests as u64 };
+        self.state.inputs.note_listed(&mut self.state.listed, epoch, fate);
         self.state.inputs.replica.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, Ticket, TxnId};
-use pangea_core::protocol::{Setup, Status};
+use pangea_core::protocol::{ListedEpoch, Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
@@ -41,6 +41,8 @@ pub(super) struct State {
     pub shards: Option<Shards>,
     /// Delayed requests, and the rows that are not in memory.
     pub warming: Warming,
+    /// The epochs that the operator lists to be skipped, as far as they were met.
+    pub listed: Vec<ListedEpoch>,
     pub counters: Counters,
 }
 
@@ -131,6 +133,7 @@ impl State {
             forwarding: Forwarding::default(),
             running: None,
             warming: Warming::default(),
+            listed: Vec::new(),
             counters: Counters::default(),
             registry: setup.registry,
             options: setup.options,

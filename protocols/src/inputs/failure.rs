@@ -5,6 +5,9 @@
 //! names the epoch. The setting `skip_epochs` aborts all transactions of an epoch instead of
 //! running them.
 //!
+//! The operator may have listed another epoch by mistake, whose transactions were acknowledged.
+//! Each listed epoch that a replica meets is therefore reported ([`ListedEpoch`]).
+//!
 //! Replicas with different lists do not connect, because the settings of a cluster must be the same
 //! on all nodes: all nodes are stopped, all get the list, and all are started. An epoch stays in
 //! the list until every node has a checkpoint of a later epoch, because a restart may have to apply
@@ -15,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pangea_core::exec::ordered::Finished;
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::protocol::{Cx, Protocol};
+use pangea_core::protocol::{Cx, ListedEpoch, ListedFate, Protocol};
 use pangea_core::txn::{Abort, SqlState};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -99,6 +102,29 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.epoch_skipped");
         }
         is_skipped
+    }
+
+    /// Adds an epoch to the `met` ones if the operator has listed it to be skipped.
+    pub(crate) fn note_listed(
+        &self,
+        met: &mut Vec<ListedEpoch>,
+        epoch: SnapshotVersion,
+        fate: ListedFate,
+    ) {
+        // An unconfirmed epoch can run more than once.
+        let is_known = met.iter().any(|listed| listed.epoch == epoch);
+        if self.settings.skipped.contains(epoch) && !is_known {
+            met.push(ListedEpoch { epoch, fate });
+        }
+    }
+
+    /// The listed epochs that the checkpoint contains from which this replica has started.
+    pub(crate) fn listed_in_checkpoint(&self) -> Vec<ListedEpoch> {
+        let checkpoint = self.collection.last;
+        let epochs = self.settings.skipped.0.into_iter().map(SnapshotVersion);
+        let contained = epochs.filter(|epoch| (SnapshotVersion(1)..=checkpoint).contains(epoch));
+        let fate = ListedFate::Contained { checkpoint };
+        contained.map(|epoch| ListedEpoch { epoch, fate }).collect()
     }
 
     /// Stops the replica if the work of an epoch has failed.

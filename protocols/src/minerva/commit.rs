@@ -26,7 +26,7 @@ use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::pool::{Pool, Sequential};
-use pangea_core::protocol::Cx;
+use pangea_core::protocol::{Cx, ListedFate};
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 
@@ -152,6 +152,8 @@ impl Minerva {
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
         self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
+        let fate = ListedFate::Skipped { txns: entries.len() as u64 };
+        self.state.inputs.note_listed(&mut self.state.listed, epoch, fate);
         cx.begin_work();
         let verdict = match self.state.inputs.is_skipped(cx, epoch) {
             true => Verdict { is_valid: vec![false; entries.len()], stale: 0, conflicting: 0 },
@@ -434,6 +436,8 @@ impl Minerva {
             entries.len(),
             "the record has the batches of its epoch"
         );
+        let fate = resolution.fate_if_listed();
+        self.state.inputs.note_listed(&mut self.state.listed, epoch, fate);
         apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.is_valid);
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;

@@ -17,6 +17,7 @@
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::mutate;
+use pangea_core::protocol::ListedFate;
 use pangea_core::txn::Write;
 
 use super::Cut;
@@ -99,6 +100,15 @@ impl EpochRecord<'_> {
             out.put_varint(ordered.entry as u64);
             out.put_u8(u8::from(ordered.writes.is_some()));
             ordered.writes.iter().for_each(|writes| writes.encode(out));
+        }
+    }
+
+    /// What became of the epoch, if the operator has listed it to be skipped: one that was skipped
+    /// has no effects.
+    pub(super) fn fate_if_listed(&self) -> ListedFate {
+        match self.ordered.is_empty() && !self.is_valid.contains(&true) {
+            true => ListedFate::Skipped { txns: self.is_valid.len() as u64 },
+            false => ListedFate::Applied,
         }
     }
 

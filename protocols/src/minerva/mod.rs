@@ -102,7 +102,7 @@ mod write_set_codec;
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::mutate;
-use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
 use crate::inputs::{Configuration, EPOCH_COUNTS_AS, Event, Host, RejoinState, STEP_TXNS_MAX};
@@ -193,6 +193,10 @@ impl Protocol for Minerva {
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn listed_epochs(&self) -> &[ListedEpoch] {
+        &self.state.listed
     }
 
     fn may_stop(&self) -> bool {

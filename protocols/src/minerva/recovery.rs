@@ -20,6 +20,7 @@ impl Minerva {
     /// Handles the first input of every run.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let mut found = self.state.inputs.on_restart(cx, durable);
+        self.state.listed = self.state.inputs.listed_in_checkpoint();
         let applied = self.state.inputs.cut.applied;
         for (_, record) in std::mem::take(&mut found.epochs) {
             let resolution = EpochRecord::decode(&record).expect(INTACT);

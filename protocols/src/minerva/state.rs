@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pangea_core::exec::Overlay;
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::protocol::{Setup, Status};
+use pangea_core::protocol::{ListedEpoch, Setup, Status};
 use pangea_core::txn::{Abort, Registry};
 
 use super::Minerva;
@@ -29,6 +29,8 @@ pub(super) struct State {
     /// The decisions that the log already contained when the node started, by epoch. Empty soon
     /// after.
     pub logged: BTreeMap<SnapshotVersion, EpochRecord<'static>>,
+    /// The epochs that the operator lists to be skipped, as far as they were met.
+    pub listed: Vec<ListedEpoch>,
     pub counters: Counters,
 }
 
@@ -89,6 +91,7 @@ impl State {
             contention: Contention::default(),
             commit: None,
             logged: BTreeMap::new(),
+            listed: Vec::new(),
             counters: Counters::default(),
             registry: setup.registry,
             options: setup.options,

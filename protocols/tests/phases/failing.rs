@@ -3,6 +3,7 @@
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::key::Key;
 use pangea_core::partition::{Partitions, Rule};
+use pangea_core::protocol::{Input, ListedEpoch, ListedFate};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_protocols::calvin::{self, Calvin};
@@ -67,6 +68,7 @@ fn an_epoch_that_fails_is_skipped<P: Transcribed>(
     for id in 0..3 {
         assert_eq!(cluster.nodes[id].stopped, None);
         assert!(cluster.mark(id, "inputs.epoch_skipped") > 0);
+        assert_eq!(fates(&cluster, id), [(failing, ListedFate::Skipped { txns: 2 })]);
         assert!(cluster.nodes[id].applied() >= failing);
     }
     let ticket = cluster.call(1, "put z 1");
@@ -77,6 +79,58 @@ fn an_epoch_that_fails_is_skipped<P: Transcribed>(
     // A restart has the skipped epoch behind it, or skips it again.
     restart_all(&mut cluster);
     assert_eq!(cluster.everywhere("z"), "1");
+    assert_eq!(fates(&cluster, 0), [(failing, ListedFate::Skipped { txns: 2 })]);
+}
+
+/// The listed epochs that a node has met, and what became of them.
+fn fates<P: Transcribed>(cluster: &ClusterOf<P>, id: usize) -> Vec<(SnapshotVersion, ListedFate)> {
+    let brain = cluster.nodes[id].brain.as_ref().expect("the node runs");
+    brain.listed_epochs().iter().map(|ListedEpoch { epoch, fate }| (*epoch, *fate)).collect()
+}
+
+/// An epoch with one acknowledged transaction is listed after a power failure, and again after a
+/// stop in order. Returns the value that it wrote, after both.
+fn a_wrong_epoch_is_listed<P: Transcribed>(
+    options: impl Fn(SkippedEpochs) -> P::Options,
+    after_power_failure: ListedFate,
+) -> [String; 2] {
+    let mut cluster = ClusterOf::<P>::new(3, options(SkippedEpochs::default()));
+    let ticket = cluster.call(0, "put x 1");
+    cluster.epoch();
+    assert_eq!(cluster.result(0, ticket), "");
+    let listed = cluster.nodes[0].applied();
+    assert!(fates(&cluster, 0).is_empty());
+    cluster.options = options(SkippedEpochs::new(&[listed.0]).expect("a list of epochs"));
+    restart_all(&mut cluster);
+    for id in 0..3 {
+        assert_eq!(fates(&cluster, id), [(listed, after_power_failure)]);
+    }
+    let first = cluster.everywhere("x");
+    for id in 0..3 {
+        cluster.step(id, Input::Stop);
+    }
+    cluster.settle();
+    cluster.run_for(500);
+    restart_all(&mut cluster);
+    for id in 0..3 {
+        let checkpoint = &cluster.nodes[id].checkpoint.as_ref().expect("a last checkpoint").0;
+        let fate = ListedFate::Contained { checkpoint: checkpoint.version };
+        assert_eq!(fates(&cluster, id), [(listed, fate)]);
+    }
+    [first, cluster.everywhere("x")]
+}
+
+/// Story: an operator listed a wrong number. The acknowledged transactions of that epoch were
+/// discarded without a word, and a node that had applied it said nothing either.
+#[test]
+fn what_becomes_of_a_listed_epoch_is_reported() {
+    let options = |skip_epochs| Options { skip_epochs, ..by_hand() };
+    let values = a_wrong_epoch_is_listed::<Minerva>(options, ListedFate::Applied);
+    assert_eq!(values, ["1", "1"], "the log has what it wrote");
+    let options = |skip_epochs| calvin::Options { skip_epochs, ..Calvin::by_hand() };
+    let skipped = ListedFate::Skipped { txns: 1 };
+    let values = a_wrong_epoch_is_listed::<Calvin>(options, skipped);
+    assert_eq!(values, ["", ""], "a restart runs it again");
 }
 
 /// Story: the engine asserts what it relies on, on every replica alike. An assertion that failed

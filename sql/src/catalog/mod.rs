@@ -16,6 +16,7 @@
 
 pub(crate) mod comment;
 pub(crate) mod enums;
+mod numbers;
 pub(crate) mod partition;
 pub(crate) mod procedure;
 pub(crate) mod role;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Failure, SqlError};
 pub use crate::vocabulary::name::{PUBLIC, QualifiedName};
 pub use enums::{Enum, EnumLabel, Enums};
+pub use numbers::describe_tables;
 pub use partition::{Partition, PartitionBy, Ranges};
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;

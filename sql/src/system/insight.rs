@@ -211,6 +211,9 @@ fn cluster(facts: &Facts, mut rows: Rows) -> Rows {
         ("is_ready", Datum::Bool(status.is_some() && facts.cut_off.is_none())),
         ("waits_for", or_null(waits_for.map(String::as_str), text)),
         ("settings", text(&about.settings)),
+        ("release", text(about.release)),
+        ("code", text(&about.code)),
+        ("procedures", text(&about.procedures.join(" "))),
     ]);
     rows
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use super::*;
 use crate::transport::frame::{self, Kind};
 use crate::transport::hello::{ClientHello, Hello, LaneName, PeerHello, SessionId};
-use crate::transport::{CLIENTS_MAX, SILENCE_MAX};
+use crate::transport::{CLIENTS_MAX, Likeness, SILENCE_MAX};
 
 /// A valid hello from node 0 to node 1.
 fn hello() -> PeerHello {
@@ -14,6 +14,7 @@ fn hello() -> PeerHello {
         cluster: "test".to_owned(),
         protocol: "echo".to_owned(),
         fingerprint: 7,
+        likeness: Likeness::default(),
         from: NodeId(0),
         to: NodeId(1),
         lane: LaneName::Control,
@@ -62,17 +63,17 @@ fn strangers() -> Vec<(&'static str, Vec<u8>)> {
             "protocol \"calvin\" does not match \"echo\"",
             peer_frame(|h| h.protocol = "calvin".to_owned()),
         ),
-        ("nodes differ", peer_frame(|h| h.fingerprint = 8)),
+        ("nodes differ in `[echo]`", peer_frame(|h| h.fingerprint = 8)),
         ("node n9 is not in this cluster", peer_frame(|h| h.from = NodeId(9))),
         ("the dialer expected node n2, but this is node n1", peer_frame(|h| h.to = NodeId(2))),
         ("n2 must not dial node n1", peer_frame(|h| h.from = NodeId(2))),
         ("n1 must not dial node n1", peer_frame(|h| h.from = NodeId(1))),
         ("cluster \"other\" does not match \"test\"", client_frame("other")),
-        ("wire version 10", with_byte(peer_frame(|_| {}), 4, 10)),
+        ("wire version 11", with_byte(peer_frame(|_| {}), 4, 11)),
         ("unknown kind 200", with_byte(peer_frame(|_| {}), 5, 200)),
         ("unknown flags", with_byte(peer_frame(|_| {}), 7, 0x80)),
         ("wrong checksum", with_byte(peer_frame(|_| {}), 30, 0xff)),
-        ("exceeds the limit of 4096", endless),
+        ("exceeds the limit of 16384", endless),
         ("Message frame instead of a hello", frame::encode(Kind::Message, b"hi")),
         ("magic", frame::encode(Kind::Hello, b"let me in")),
         ("malformed hello", frame::encode(Kind::Hello, b"PANGEA\r\n\xff\xff")),

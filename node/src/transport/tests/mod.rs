@@ -47,6 +47,7 @@ pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> T
         cluster: "test".to_owned(),
         protocol: "echo",
         fingerprint: 7,
+        likeness: Likeness::default(),
         me: NodeId(me),
         listen: loopback(0),
         peers: topology

@@ -4,13 +4,17 @@
 //! ```text
 //!   in turn:      kill, start with the other program   for each node, also while others are down
 //!   at once:      kill all, start all with the other program
-//!   if it is refused: start all with the previous program, stop them cleanly, start all with the
-//!                     other one; again if the epochs of both programs alternate
+//!   if it is refused: start all with the previous program, stop them in order, start all with the
+//!                     other one
 //! ```
 //!
 //! Nodes with different programs may refuse each other. What must not happen is that an epoch runs
 //! with other code than before: the checks at the end of the run would find that. A node may refuse
 //! to start, or stop. Then the run does what its message has to say.
+//!
+//! After a stop in order the other program must continue: a refusal fails the run. Only partitioned
+//! tables are an exception, because an epoch can have cuts of two programs. Such a refusal is
+//! counted, and the run stops in order again.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +27,8 @@ use crate::failure::Failure;
 const LOOK: Duration = Duration::from_millis(100);
 /// The time for a node that refuses an epoch to get the checkpoint of one that has run it.
 const GRACE: Duration = Duration::from_secs(4);
-/// The maximum number of times that an upgrade goes back to the previous program.
+/// The maximum number of times that an upgrade goes back to the previous program, if tables are
+/// partitioned.
 const BACK_MAX: usize = 3;
 
 /// The programs of nodes. `None` is this program.
@@ -33,21 +38,45 @@ pub struct Programs {
     current: Option<PathBuf>,
     /// The program of the next upgrade.
     other: Option<PathBuf>,
-    /// How often an upgrade was refused.
+    /// How often an upgrade was refused after a kill.
     refusals: u64,
+    /// How often it was refused after a stop in order, too.
+    refusals_after_stops: u64,
 }
 
 impl Programs {
     /// Starts with this program; the first upgrade is to the other.
     pub fn new(other: Option<PathBuf>) -> Self {
-        Self { current: None, other, refusals: 0 }
+        Self { other, ..Self::default() }
     }
 
     /// Returns what is to be added to the counts of faults, for humans.
     pub fn note(&self) -> String {
+        let after_stops = match self.refusals_after_stops {
+            0 => String::new(),
+            times => format!(
+                "; {times} refused an epoch after a stop in order, too, a limit of partitioned \
+                 tables"
+            ),
+        };
         match self.refusals {
             0 => String::new(),
-            refusals => format!(" ({refusals} upgrades were refused and done cleanly)"),
+            refusals => {
+                format!(" ({refusals} upgrades were refused and done in order{after_stops})")
+            }
+        }
+    }
+
+    /// Handles a refusal by the other program after all nodes were stopped in order.
+    fn refused_after_stop(&mut self, refusal: &str, shards: usize) -> Result<(), Failure> {
+        self.refusals_after_stops += 1;
+        match shards {
+            1 => Err(Failure::failed(
+                "check failed: all nodes were stopped in order, and the other program refuses an \
+                 epoch",
+                refusal,
+            )),
+            _ => Ok(()),
         }
     }
 }
@@ -99,8 +128,8 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Stops the nodes cleanly with the previous program, because the other one refused to continue
-    /// from a kill.
+    /// Stops the nodes in order with the previous program, because the other one refused to
+    /// continue from a kill.
     async fn upgrade_cleanly(&mut self, failure: Failure) -> Result<(), Failure> {
         let Some(refusal) = self.refusal() else {
             return Err(Failure::failed(
@@ -119,17 +148,20 @@ impl Nemesis<'_> {
             {
                 return Err(failure);
             }
-            self.tell("stop all cleanly, and start the other program");
+            self.tell("stop all in order, and start the other program");
             self.cluster.stop_members().await?;
-            self.start_all(self.programs.other.clone()).await?;
-            match self.wait_usable().await {
-                Ok(()) => {
-                    self.swap_programs();
-                    return Ok(());
-                }
-                Err(failure) if self.refusal().is_none() => return Err(failure),
-                Err(_) => {}
-            }
+            let other = self.programs.other.clone();
+            let started = match self.start_all(other).await {
+                Ok(()) => self.wait_usable().await,
+                failed => failed,
+            };
+            let Err(failure) = started else {
+                self.swap_programs();
+                return Ok(());
+            };
+            let Some(refusal) = self.refusal() else { return Err(failure) };
+            self.tell(&format!("refused after a stop in order: {refusal}"));
+            self.programs.refused_after_stop(&refusal, self.cluster.plan.shards())?;
         }
         let what = "check failed: nodes refuse epochs although their advice was followed";
         Err(Failure::Failed(what.to_owned()))
@@ -189,6 +221,23 @@ fn is_refusal(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_after_a_stop_in_order_fails_the_run_unless_tables_are_partitioned() {
+        let mut programs = Programs { refusals: 3, ..Programs::default() };
+        assert_eq!(programs.note(), " (3 upgrades were refused and done in order)");
+        let failed = programs.refused_after_stop("a (node 0) can't run epoch 7", 1).unwrap_err();
+        let text = failed.to_string();
+        assert!(text.contains("check failed: all nodes were stopped in order"), "{text}");
+        assert!(text.contains("can't run epoch 7"), "{text}");
+        let mut programs = Programs { refusals: 3, ..Programs::default() };
+        assert_eq!(programs.refused_after_stop("a (node 0) can't run epoch 7", 2), Ok(()));
+        assert_eq!(
+            programs.note(),
+            " (3 upgrades were refused and done in order; 1 refused an epoch after a stop in \
+             order, too, a limit of partitioned tables)"
+        );
+    }
 
     #[test]
     fn a_refusal_names_the_node_the_epoch_and_what_to_do() {
