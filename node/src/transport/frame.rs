@@ -357,7 +357,8 @@ mod tests {
             let (_, error) = cut(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100);
             error.expect("the frame is refused")
         };
-        assert_eq!(refused(|bytes| bytes[4] = 10), FrameError::Version(10));
+        let other = FrameError::Version(WIRE_VERSION + 1);
+        assert_eq!(refused(|bytes| bytes[4] = WIRE_VERSION + 1), other);
         assert_eq!(refused(|bytes| bytes[5] = 77), FrameError::Kind(77));
         assert_eq!(refused(|bytes| bytes[7] = 1), FrameError::Flags(256));
         let too_large = FrameError::TooLarge { len: 4 + (1 << 16), limit: 1000 };

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use super::*;
 use crate::transport::frame::{self, Kind};
 use crate::transport::hello::{ClientHello, Hello, LaneName, PeerHello, SessionId};
-use crate::transport::{CLIENTS_MAX, Likeness, SILENCE_MAX};
+use crate::transport::{CLIENTS_MAX, SILENCE_MAX};
 
 /// A valid hello from node 0 to node 1.
 fn hello() -> PeerHello {

@@ -16,7 +16,7 @@ use pangea_core::protocol::Lane;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 
-use super::{Compression, Transport, TransportConfig, TransportEvent, Wan};
+use super::{Compression, Likeness, Transport, TransportConfig, TransportEvent, Wan};
 
 /// Timeout for events that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
