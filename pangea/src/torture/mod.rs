@@ -94,12 +94,12 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Kinds of faults that may happen, of kill, pause, cut and full-stop, and with --upgrade-to
-    /// also upgrade and full-upgrade, or none [default: all; with --durability memory, pause and
-    /// cut]
+    /// also upgrade, full-upgrade and stop-upgrade, or none [default: all; with --durability
+    /// memory, pause and cut]
     #[arg(long, value_name = "A,B,C|none", value_delimiter = ',')]
     faults: Vec<String>,
-    /// Program with which nodes are started again after SIGKILL, in turn or all at once: another
-    /// release of pangea. The next upgrade goes back to this program
+    /// Program with which nodes are started again after SIGKILL, in turn or all at once, or after a
+    /// stop in order: another release of pangea. The next upgrade goes back to this program
     #[arg(long, value_name = "FILE")]
     upgrade_to: Option<PathBuf>,
     /// Number of regions, or the names of cloud regions: us-east,eu-west,...

@@ -45,6 +45,8 @@ pub enum Fault {
     Upgrade,
     /// All nodes are killed and started with another program
     FullUpgrade,
+    /// All nodes are stopped in order and started with another program
+    StopUpgrade,
     /// A bit of a row flips in the memory of a node that no client uses
     #[cfg(feature = "planted")]
     Flip,
@@ -59,7 +61,8 @@ impl Fault {
     /// Returns whether the fault discards a node's memory.
     pub fn ends_processes(self) -> bool {
         match self {
-            Self::Kill | Self::FullStop | Self::Upgrade | Self::FullUpgrade => true,
+            Self::Kill | Self::FullStop => true,
+            Self::Upgrade | Self::FullUpgrade | Self::StopUpgrade => true,
             Self::Pause | Self::Cut => false,
             #[cfg(feature = "planted")]
             Self::Flip => false,
@@ -68,14 +71,14 @@ impl Fault {
 
     /// Returns whether the fault needs another program.
     pub fn is_upgrade(self) -> bool {
-        matches!(self, Self::Upgrade | Self::FullUpgrade)
+        matches!(self, Self::Upgrade | Self::FullUpgrade | Self::StopUpgrade)
     }
 
     /// Returns whether the fault happens only if it is asked for.
     pub fn is_on_request(self) -> bool {
         match self {
             Self::Kill | Self::FullStop | Self::Pause | Self::Cut => false,
-            Self::Upgrade | Self::FullUpgrade => false,
+            Self::Upgrade | Self::FullUpgrade | Self::StopUpgrade => false,
             #[cfg(feature = "planted")]
             Self::Flip => true,
         }
@@ -90,6 +93,7 @@ impl Fault {
             Self::FullStop => "full stops",
             Self::Upgrade => "upgrades in turn",
             Self::FullUpgrade => "upgrades at once",
+            Self::StopUpgrade => "upgrades in order",
             #[cfg(feature = "planted")]
             Self::Flip => "flips",
         }
@@ -222,6 +226,7 @@ impl<'a> Nemesis<'a> {
             Fault::FullStop => self.full_stop().await,
             Fault::Upgrade => self.upgrade_in_turn().await,
             Fault::FullUpgrade => self.upgrade_at_once().await,
+            Fault::StopUpgrade => self.upgrade_in_order().await,
             #[cfg(feature = "planted")]
             Fault::Flip => self.flip(UNUSED).await,
         }

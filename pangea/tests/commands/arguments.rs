@@ -30,7 +30,10 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload register", "register's histories are checked by `pangea sim`"),
         ("check /no/such/history.jsonl", "/no/such/history.jsonl"),
         ("check - --model chess", "known: strict-serializable, serializable"),
-        ("torture --faults fire", "expected kill, pause, cut, full-stop, upgrade, full-upgrade"),
+        (
+            "torture --faults fire",
+            "expected kill, pause, cut, full-stop, upgrade, full-upgrade, stop-upgrade",
+        ),
         ("torture --faults upgrade", "the other program is missing: --upgrade-to"),
         ("torture --upgrade-to /nowhere/pangea", "--upgrade-to /nowhere/pangea: No such file"),
         ("torture --faults kill --durability memory", "without kill, or with --durability"),

@@ -115,7 +115,7 @@ fn sessions_get_57p01_and_new_ones_57p03_while_a_node_stops() {
             assert_eq!(end.code(), Some(&SqlState::ADMIN_SHUTDOWN), "{end}");
             drop(client);
         }
-        let refused = connect().await.err().expect("the node stops");
+        let refused = connect().await.expect_err("the node stops");
         assert_eq!(refused.code(), Some(&SqlState::CANNOT_CONNECT_NOW), "{refused}");
         assert!(refused.to_string().contains("db error"), "{refused}");
         let message = refused.as_db_error().unwrap().message();

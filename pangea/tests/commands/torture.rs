@@ -168,6 +168,24 @@ fn nodes_that_are_killed_continue_with_another_release() {
     }
 }
 
+/// Nodes that are stopped in order while clients commit, and started again with another release.
+#[test]
+fn nodes_that_are_stopped_in_order_continue_with_another_release() {
+    for (protocol, seed) in [("minerva", 1), ("calvin", 2)] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = format!(
+            "--protocol {protocol} --upgrade-to {} --faults stop-upgrade --secs 15 --seed {seed}",
+            upgraded()
+        );
+        let output = torture(directory.path(), &arguments);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{stdout}{stderr}");
+        assert!(stdout.contains("upgrades in order"), "{stdout}");
+        assert!(!stdout.contains("refused"), "{stdout}");
+        assert!(stdout.contains("replicas    identical"), "{stdout}");
+    }
+}
+
 /// Story: the other program refused an epoch after all nodes had been stopped in order, and the run
 /// stopped them again, until it did not. The other program here refuses its first two starts, and
 /// then is [`upgraded`].

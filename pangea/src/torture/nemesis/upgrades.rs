@@ -4,6 +4,8 @@
 //! ```text
 //!   in turn:      kill, start with the other program   for each node, also while others are down
 //!   at once:      kill all, start all with the other program
+//!   in order:     stop all in order, at once or one after the other, start all with the other
+//!                     program; clients do not wait for that
 //!   if it is refused: start all with the previous program, stop them in order, start all with the
 //!                     other one
 //! ```
@@ -117,6 +119,22 @@ impl Nemesis<'_> {
         }
     }
 
+    /// Stops all nodes in order, and starts them with the other program.
+    ///
+    /// # Errors
+    /// Those of [`Self::upgrade_in_turn`], and if a node refuses an epoch.
+    pub(super) async fn upgrade_in_order(&mut self) -> Result<(), Failure> {
+        self.heal().await?;
+        self.wait_usable().await?;
+        match self.stop_and_start_other().await? {
+            true => Ok(()),
+            false => {
+                let what = "the other program refused an epoch after a stop in order".to_owned();
+                self.upgrade_cleanly(Failure::Failed(what)).await
+            }
+        }
+    }
+
     /// Waits until the upgraded nodes can commit.
     async fn use_upgraded(&mut self) -> Result<(), Failure> {
         match self.wait_usable().await {
@@ -148,23 +166,39 @@ impl Nemesis<'_> {
             {
                 return Err(failure);
             }
-            self.tell("stop all in order, and start the other program");
-            self.cluster.stop_members().await?;
-            let other = self.programs.other.clone();
-            let started = match self.start_all(other).await {
-                Ok(()) => self.wait_usable().await,
-                failed => failed,
-            };
-            let Err(failure) = started else {
-                self.swap_programs();
+            if self.stop_and_start_other().await? {
                 return Ok(());
-            };
-            let Some(refusal) = self.refusal() else { return Err(failure) };
-            self.tell(&format!("refused after a stop in order: {refusal}"));
-            self.programs.refused_after_stop(&refusal, self.cluster.plan.shards())?;
+            }
         }
         let what = "check failed: nodes refuse epochs although their advice was followed";
         Err(Failure::Failed(what.to_owned()))
+    }
+
+    /// Stops all nodes in order, and starts them with the other program. Returns whether it
+    /// continues; only with partitioned tables it may refuse to.
+    async fn stop_and_start_other(&mut self) -> Result<bool, Failure> {
+        if self.rng.bool() {
+            self.tell("stop all in order, and start the other program");
+            self.cluster.stop_members().await?;
+        } else {
+            self.tell("stop one after the other in order, and start all with the other program");
+            for member in &mut self.cluster.members {
+                member.stop().await?;
+            }
+        }
+        let other = self.programs.other.clone();
+        let started = match self.start_all(other).await {
+            Ok(()) => self.wait_usable().await,
+            failed => failed,
+        };
+        let Err(failure) = started else {
+            self.swap_programs();
+            return Ok(true);
+        };
+        let Some(refusal) = self.refusal() else { return Err(failure) };
+        self.tell(&format!("refused after a stop in order: {refusal}"));
+        self.programs.refused_after_stop(&refusal, self.cluster.plan.shards())?;
+        Ok(false)
     }
 
     fn swap_programs(&mut self) {
