@@ -226,7 +226,7 @@ impl<H: Host> Inputs<H> {
         is_settled: bool,
         (is_running, can_run): (bool, bool),
     ) {
-        if !self.stops.are_any() || self.may_stop() {
+        if !self.stops.are_any() {
             return;
         }
         if let Some(stop) = &mut self.stops.own {
@@ -237,8 +237,11 @@ impl<H: Host> Inputs<H> {
                 self.announce_stop(cx);
             }
         }
+        // A coordinator that may end still releases the others, as long as it is there.
         self.release_stopping(cx);
-        self.advance_own_stop(cx, is_running, can_run);
+        if !self.may_stop() {
+            self.advance_own_stop(cx, is_running, can_run);
+        }
     }
 
     fn advance_own_stop(&mut self, cx: &mut Cx<'_, H>, is_running: bool, can_run: bool) {
