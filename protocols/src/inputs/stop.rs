@@ -30,8 +30,9 @@
 //! ```
 //!
 //! The replicas that stay, with those that stop and are not released, are a majority when a cut is
-//! proposed. So it is decided before the last of them ends. A release is void in another term of
-//! agreement: the new coordinator knows of the same stops, and decides itself.
+//! proposed. So it is decided before the last of them ends, unless a connection is lost meanwhile
+//! or one of them rejoins or needs a checkpoint. A release is void in another term of agreement:
+//! the new coordinator knows of the same stops, and decides itself.
 //!
 //! This does not hold over several shards, which advance together: a shard must propose epochs that
 //! the others wait for.
@@ -151,10 +152,13 @@ impl<H: Host> Inputs<H> {
     /// Handles the release by the coordinator of a term.
     pub(super) fn on_may_stop(&mut self, term: Term, last: SnapshotVersion) {
         let Some(stop) = &mut self.stops.own else { return };
-        // The first release of a term remains valid. A later one may name a later cut, and so on.
-        if stop.released.is_none_or(|(before, _)| before != term) {
-            stop.released = Some((term, last));
-        }
+        // Each release of a term is valid on its own, so the earliest cut is enough. One of an
+        // earlier term comes from a coordinator that was deposed.
+        stop.released = match stop.released {
+            Some(later) if later.0 > term => Some(later),
+            Some((same, earlier)) if same == term => Some((term, earlier.min(last))),
+            _ => Some((term, last)),
+        };
     }
 
     /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay.
