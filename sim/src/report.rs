@@ -52,6 +52,8 @@ pub struct Counts {
     pub replaced: u64,
     /// Upgrades for which the nodes had to run the earlier program once more.
     pub upgrades_undone: u64,
+    /// Nodes that have stopped in order.
+    pub stops_in_order: u64,
     /// Connections lost.
     pub connections_lost: u64,
     /// Comparisons of two replicas at the same version.
@@ -121,6 +123,7 @@ impl Counts {
         self.crashes += other.crashes;
         self.replaced += other.replaced;
         self.upgrades_undone += other.upgrades_undone;
+        self.stops_in_order += other.stops_in_order;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
         self.given_up += other.given_up;

@@ -214,6 +214,17 @@ pub(super) fn is_ballot(ballot: Ballot, nodes: u64) -> bool {
     ballot.config_id == CONFIGURATION && ballot.n < BALLOT_MAX && (1..=nodes).contains(&ballot.pid)
 }
 
+/// The ballot whose log the sender has accepted, if the message says so.
+pub(super) fn accepted<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
+    match message {
+        PaxosMessage::SequencePaxos(message) => match &message.msg {
+            PaxosMsg::Accepted(accepted) => Some(accepted.n),
+            _ => None,
+        },
+        PaxosMessage::BLE(_) => None,
+    }
+}
+
 /// The ballot that the sender has promised, if the message contains it.
 pub(super) fn promised<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
     match message {

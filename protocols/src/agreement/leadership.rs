@@ -181,7 +181,7 @@ impl Preference {
 
 /// The rank of a node as a leader. Nodes that are closer to all others rank higher, and the
 /// preferred master ranks highest; the farthest node has rank 0.
-pub(super) fn centrality(me: NodeId, topology: &Topology, master: Option<NodeId>) -> u32 {
+pub(crate) fn centrality(me: NodeId, topology: &Topology, master: Option<NodeId>) -> u32 {
     let distance = |node: NodeId| -> u64 {
         topology.node_ids().map(|other| topology.one_way_between(node, other).us).sum()
     };

@@ -52,6 +52,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::Refused;
 pub use durable_state::DurableState;
+pub(crate) use leadership::centrality;
 use replicated::ReplicatedLog;
 use single_node::SingleNodeLog;
 pub use storage::Record;
@@ -231,6 +232,23 @@ impl<E: Decision> Agreement<E> {
         match self {
             Self::SingleNode(_) => Term::default(),
             Self::Replicated(log) => log.promise_of(peer),
+        }
+    }
+
+    /// Whether a majority, of which this replica is one, has accepted the log of this replica's
+    /// term. Then no entry that is missing in that log can be decided.
+    pub(crate) fn is_followed(&self) -> bool {
+        match self {
+            Self::SingleNode(_) => true,
+            Self::Replicated(log) => log.is_followed(),
+        }
+    }
+
+    /// Never again seeks leadership for its place in the topology: the node is stopping.
+    pub(crate) fn stand_down(&mut self) {
+        match self {
+            Self::SingleNode(_) => {}
+            Self::Replicated(log) => log.stand_down(),
         }
     }
 

@@ -38,6 +38,10 @@ pub struct ReplicatedLog<E: Decision> {
     nodes: RangeInclusive<u64>,
     /// The latest term that each peer has promised.
     promises: BTreeMap<u64, Term>,
+    /// The latest term whose log each peer has accepted.
+    accepted: BTreeMap<u64, Term>,
+    /// Whether this replica seeks leadership if it is the better leader.
+    has_ambition: bool,
     /// The number of decided entries that have been returned or skipped.
     taken: usize,
     /// Messages that wait for the next [`Agreement::drain`].
@@ -84,7 +88,7 @@ impl<E: Decision> ReplicatedLog<E> {
         let stall = Stall::new(me, topology);
         let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology, master));
         let nodes = 1..=topology.node_count() as u64;
-        let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
+        let (taken, outgoing) = (decided_taken as usize, Vec::new());
         let (has_preferred_master, requests_leadership) = (master.is_some(), false);
         Self {
             paxos,
@@ -95,7 +99,9 @@ impl<E: Decision> ReplicatedLog<E> {
             has_preferred_master,
             requests_leadership,
             nodes,
-            promises,
+            promises: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            has_ambition: true,
             taken,
             outgoing,
         }
@@ -119,6 +125,17 @@ impl<E: Decision> ReplicatedLog<E> {
     /// The latest term that a peer has promised this replica to follow, since this replica started.
     pub(super) fn promise_of(&self, peer: NodeId) -> Term {
         self.promises.get(&pid(peer)).copied().unwrap_or_default()
+    }
+
+    /// Whether a majority, of which this replica is one, has accepted the log of its term.
+    pub(super) fn is_followed(&self) -> bool {
+        let term = self.term();
+        let followers = self.accepted.values().filter(|accepted| **accepted == term).count();
+        2 * (followers + 1) > *self.nodes.end() as usize
+    }
+
+    pub(super) fn stand_down(&mut self) {
+        self.has_ambition = false;
     }
 
     /// Proposes an entry. Must be called on the leader. The entry may be lost if leadership is.
@@ -170,6 +187,9 @@ impl<E: Decision> ReplicatedLog<E> {
             let promise = self.promises.entry(from).or_default();
             *promise = (*promise).max(Term(promised));
         }
+        if let Some(accepted) = check::accepted(&message) {
+            self.accepted.insert(from, Term(accepted));
+        }
         self.paxos.handle_incoming(message);
         self.collect_outgoing();
         Ok(())
@@ -182,7 +202,7 @@ impl<E: Decision> ReplicatedLog<E> {
         let leader = self.paxos.get_current_leader();
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
         let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
-        let is_due = self.preference.is_due(&self.hearing, followed);
+        let is_due = self.preference.is_due(&self.hearing, followed) && self.has_ambition;
         self.requests_leadership |= is_due && self.has_preferred_master;
         if self.stall.is_over(is_following) || (is_due && !self.has_preferred_master) {
             self.paxos.try_become_leader();

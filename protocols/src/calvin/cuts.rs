@@ -98,6 +98,10 @@ impl Host for Calvin {
         log.is_asynchronous()
     }
 
+    fn yield_mastership(log: &mut Inputs<Self>, cx: &Cx<'_, Self>, heir: Option<NodeId>) {
+        log.yield_mastership(cx, heir);
+    }
+
     fn has_early_cuts(log: &Inputs<Self>) -> bool {
         !log.extension.mastery.early.is_empty()
     }

@@ -66,7 +66,6 @@ const OWN: &[Mark] = &[
     mark("calvin.yielded", "the master transfers mastership"),
     mark("calvin.yield_in_vain", "the master transfers mastership, but no replica takes over")
         .rare("the preferred master is lost during the transfer"),
-    mark("calvin.leads_instead", "the preferred master takes over the leadership"),
     mark("calvin.forwarded", "requests are forwarded to the master"),
     mark("calvin.taken", "the master has put forwarded requests into a batch"),
     mark("calvin.not_taken", "forwarded requests reach a replica that is not the master"),

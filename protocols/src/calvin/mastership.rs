@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use super::messages::Message;
 use super::{Calvin, Cut};
 use crate::agreement::{Term, master_patience};
-use crate::inputs::{Inputs, MasterTerm, ProposalName, ProtocolRecord};
+use crate::inputs::{self, Inputs, MasterTerm, ProposalName, ProtocolRecord};
 use crate::replica::{INTACT, kind};
 use crate::streams::Heads;
 use bytes::Bytes;
@@ -199,10 +199,21 @@ impl Inputs<Calvin> {
         self.is_open() && !is_refusing && self.extension.mastery.successor.is_none()
     }
 
-    /// Whether it accepts those of a peer. A master that stops leaves them to the next one, unless
-    /// the peer stops, too.
+    /// Whether it accepts those of a peer. If the whole group stops, the master accepts those of
+    /// peers that are stopping: they arrived before.
     pub(crate) fn accepts_requests_of(&self, peer: NodeId) -> bool {
         self.accepts_requests() && (!self.is_stopping() || self.stops.is_stopping(peer))
+    }
+
+    /// A master that is stopping leaves its place to `heir`. Without an heir it stays.
+    pub(crate) fn yield_mastership(&mut self, cx: &Cx<'_, Calvin>, heir: Option<NodeId>) {
+        match heir {
+            Some(heir) => self.on_request_mastership(cx, heir),
+            None if !self.extension.mastery.has_transferred => {
+                self.extension.mastery.successor = None;
+            }
+            None => {}
+        }
     }
 
     /// Whether this replica is the master, and all cuts from before its master term are decided and
@@ -218,7 +229,7 @@ impl Inputs<Calvin> {
     pub(crate) fn may_fix(&self) -> bool {
         self.is_open()
             && !self.is_refusing()
-            && !self.is_sealed()
+            && self.may_propose()
             && self.extension.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }
@@ -376,7 +387,7 @@ impl Inputs<Calvin> {
     }
 
     /// Handles a peer's request for mastership.
-    pub(crate) fn on_request_mastership(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
+    pub(crate) fn on_request_mastership(&mut self, cx: &Cx<'_, Calvin>, from: NodeId) {
         if self.is_open() && self.extension.mastery.successor.is_none() {
             self.extension.mastery.successor = Some((from, cx.now.at + TRANSFER_MAX));
             self.extension.mastery.has_transferred = false;
@@ -397,25 +408,7 @@ impl Inputs<Calvin> {
             cx.mark("calvin.yielded");
             self.extension.mastery.has_transferred = true;
             let term = self.agreement().term();
-            self.replica.send(cx, to, Message::TransferMastership { term });
-        }
-    }
-
-    /// The leader of a term transfers mastership to this replica.
-    pub(crate) fn on_transfer_mastership(
-        &mut self,
-        cx: &mut Cx<'_, Calvin>,
-        from: NodeId,
-        term: Term,
-    ) {
-        let agreement = self.agreement();
-        if self.presence.is_ready
-            && agreement.term() == term
-            && agreement.leader() == Some(from)
-            && from != self.replica.me
-        {
-            cx.mark("calvin.leads_instead");
-            self.agreement_mut().campaign();
+            self.replica.send(cx, to, inputs::Message::TransferLeadership { term });
         }
     }
 

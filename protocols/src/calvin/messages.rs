@@ -32,15 +32,8 @@ messages! {
     {
         /// §3.1.1: requests mastership. The preferred master sends it to the leader of
         /// agreement, which stops accepting transactions until it can reply with
-        /// [`Message::TransferMastership`].
+        /// [`inputs::Message::TransferLeadership`].
         17 => RequestMastership {} control "message_other";
-        /// §3.1.1: transfers mastership, in reply to a [`Message::RequestMastership`]. The master
-        /// sends it when all transactions that it accepted are decided, and it accepts no more. The
-        /// receiver campaigns to lead.
-        18 => TransferMastership {
-            /// The term in which the sender leads.
-            term: Term,
-        } control "message_other", malformed "inputs.malformed_yield";
         /// §5: whether the sender wants a checkpoint turn or still needs the one that it
         /// has, as of the last cut that it knows. Sent to every peer along with
         /// `Progress`, if replicas are frozen for their checkpoints. The coordinator
@@ -526,7 +519,6 @@ mod tests {
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
             Message::RequestMastership {},
-            Message::TransferMastership { term: Term::default() },
             Message::CheckpointTurn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
             Message::Subscribe { slices: epoch, results: SnapshotVersion(2), is_continued: true },
             Message::Unsubscribe {},

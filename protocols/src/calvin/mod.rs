@@ -15,7 +15,7 @@
 //! | replication | §3.1.1, synchronous | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | the batches of the epoch |
 //! | forwarding | §3.1.1, asynchronous | `forwarding.rs` | Forward, ForwardAccepted, ForwardRejected | the master has accepted a request |
-//! | early cuts | §3.1.1, asynchronous | `mastership.rs` | RequestMastership, TransferMastership | the master's disk has the cuts that it runs |
+//! | early cuts | §3.1.1, asynchronous | `mastership.rs` | RequestMastership, TransferLeadership | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
 //! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
@@ -26,7 +26,7 @@
 //! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
-//! | stop | | [`crate::inputs`] | Stopping, MayStop | a checkpoint that any later program can continue from |
+//! | stop | | [`crate::inputs`] | Stopping, MayStop, TransferLeadership | a checkpoint that any later program can continue from |
 //!
 //! The lifecycle of a transaction:
 //!
@@ -248,7 +248,6 @@ impl Addressee {
         match message {
             Message::Inputs(_)
             | Message::RequestMastership {}
-            | Message::TransferMastership { .. }
             | Message::CheckpointTurn { .. }
             | Message::Forward { .. }
             | Message::ForwardAccepted { .. }
@@ -406,9 +405,9 @@ impl Calvin {
                 let event = self.state.inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
-            Message::RequestMastership {}
-            | Message::TransferMastership { .. }
-            | Message::CheckpointTurn { .. } => self.on_log_message(cx, replica, message),
+            Message::RequestMastership {} | Message::CheckpointTurn { .. } => {
+                self.on_log_message(cx, replica, message)
+            }
             Message::Forward { requests } => self.on_forward(cx, replica, requests),
             Message::ForwardAccepted { accepted: Accepted { term, tokens } } => {
                 self.on_forward_accepted(cx, term, &tokens);
@@ -480,7 +479,6 @@ impl Calvin {
         }
         match message {
             Message::RequestMastership {} => inputs.on_request_mastership(cx, from),
-            Message::TransferMastership { term } => inputs.on_transfer_mastership(cx, from, term),
             Message::CheckpointTurn { wants, is_frozen, known } => {
                 inputs.on_checkpoint_turn(cx, from, wants, PeerTurnState { is_frozen, known });
             }

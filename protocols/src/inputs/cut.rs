@@ -21,7 +21,7 @@ use super::errors::{other_code, refuses_clients, stopping};
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
-use crate::agreement::{self, Ready, Refused};
+use crate::agreement::{self, Ready, Refused, Term};
 use crate::replica::kind;
 use crate::streams::{Bid, BufferedBatch, Heads, SourceLog, Streams};
 
@@ -99,7 +99,7 @@ impl<H: Host> Inputs<H> {
         if self.last_epoch() >= self.pace.limit {
             return cx.mark("inputs.waits_for_others");
         }
-        if mutate!(ProposesWhileStopping: self.is_sealed() => false) {
+        if mutate!(ProposesWhileStopping: !self.may_propose() => false) {
             return cx.mark("inputs.sealed");
         }
         let (removed, readmitted) = match self.is_stopping() {
@@ -238,6 +238,16 @@ impl<H: Host> Inputs<H> {
         if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
             cx.mark("inputs.agreement_refused");
             cx.mark(why);
+        }
+    }
+
+    /// The leader of a term leaves its place to this replica.
+    pub(super) fn on_transfer_leadership(&mut self, cx: &mut Cx<'_, H>, from: NodeId, term: Term) {
+        let agreement = self.agreement();
+        let is_of_leader = agreement.term() == term && agreement.leader() == Some(from);
+        if self.presence.is_ready && is_of_leader && from != self.replica.me {
+            cx.mark("inputs.leads_instead");
+            self.agreement_mut().campaign();
         }
     }
 

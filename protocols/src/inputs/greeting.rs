@@ -8,13 +8,15 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 
+use super::stop::Stopping;
 use super::{Event, Host, Inputs};
 use crate::agreement::Term;
 use crate::messages::NUMBER_MAX;
 use crate::presence::{Asked, Message, Met};
 use crate::streams::{Bid, lost_batches, lost_log};
 
-/// The knowledge of the receiver that is in a greeting, besides its identity.
+/// The knowledge of the receiver that is in a greeting, besides its identity, and whether the sender
+/// is stopping.
 struct Evidence {
     /// The last batch of the receiver's log that the sender has without gaps.
     batches: Bid,
@@ -22,6 +24,10 @@ struct Evidence {
     promise: Term,
     /// The latest ballot that the sender has promised to any replica.
     follows: Term,
+    /// The life of the sender: a number that it draws at each start.
+    incarnation: u64,
+    /// Whether the sender is stopping in order.
+    stopping: Stopping,
 }
 
 impl Evidence {
@@ -30,6 +36,8 @@ impl Evidence {
         out.put_varint(self.batches.0);
         self.promise.encode(&mut out);
         self.follows.encode(&mut out);
+        out.put_u64(self.incarnation);
+        out.put_u8(self.stopping as u8);
         out.into()
     }
 
@@ -38,9 +46,11 @@ impl Evidence {
         let from = &mut Reader::new(bytes);
         let batches = Bid(from.varint(WHAT)?);
         let (promise, follows) = (Term::decode(from)?, Term::decode(from)?);
+        let incarnation = from.u64(WHAT)?;
+        let stopping = Stopping::of(from.u8(WHAT)?).ok_or_else(|| DecodeError::new(WHAT))?;
         let are_sound = promise.is_sound(node_count) && follows.is_sound(node_count);
         match batches.0 <= NUMBER_MAX && are_sound && from.is_empty() {
-            true => Ok(Self { batches, promise, follows }),
+            true => Ok(Self { batches, promise, follows, incarnation, stopping }),
             false => Err(DecodeError::new(WHAT)),
         }
     }
@@ -119,6 +129,8 @@ impl<H: Host> Inputs<H> {
             batches: self.streams.logs[peer.index()].received,
             promise: self.agreement().promise_of(peer),
             follows: self.agreement().term(),
+            incarnation: self.cut.last_proposal.incarnation,
+            stopping: self.stops.own_stopping(),
         };
         self.presence.greet(cx, &self.replica, peer, known.encode());
     }
@@ -136,6 +148,7 @@ impl<H: Host> Inputs<H> {
             return None;
         };
         self.cut.follows = self.cut.follows.max(known.follows);
+        self.stops.on_greeting(from, known.incarnation, known.stopping);
         let met = self.presence.meet(cx, &mut self.replica, from, log_identity);
         if met != Met::Again {
             self.greet(cx, from);
@@ -178,7 +191,8 @@ impl<H: Host> Inputs<H> {
 /// The knowledge of a greeting, for the fuzzer.
 #[cfg(test)]
 pub(crate) fn knowledge(batches: Bid, term: Term) -> Bytes {
-    Evidence { batches, promise: term, follows: term }.encode()
+    let stopping = Stopping::Stays;
+    Evidence { batches, promise: term, follows: term, incarnation: 1, stopping }.encode()
 }
 
 /// Decodes the knowledge of a greeting, and returns its number of batches.

@@ -57,6 +57,9 @@ pub(crate) trait Host:
         false
     }
 
+    /// A master that is stopping should leave its place to `heir`, or stay without one.
+    fn yield_mastership(_log: &mut Inputs<Self>, _cx: &Cx<'_, Self>, _heir: Option<NodeId>) {}
+
     /// Whether there are early cuts that are not confirmed.
     fn has_early_cuts(_log: &Inputs<Self>) -> bool {
         false

@@ -75,7 +75,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.malformed_proof", "a proof of availability is malformed").never(NONSENSE),
     mark("inputs.malformed_fetch", "a request for batches is malformed").never(NONSENSE),
     mark("inputs.malformed_gone", "a notice of discarded batches is malformed").never(NONSENSE),
-    mark("inputs.malformed_yield", "a transfer of mastership is malformed").never(NONSENSE),
+    mark("inputs.malformed_transfer", "a transfer of leadership is malformed").never(NONSENSE),
     mark("inputs.malformed_progress", "a progress report is malformed").never(NONSENSE),
     mark("inputs.acknowledged", "batches are acknowledged"),
     mark("inputs.proof_sent", "a proof of availability is sent"),
@@ -218,6 +218,10 @@ pub(crate) const ALL: &[Mark] = &[
         .rare("a node is stopped in order"),
     mark("inputs.sealed", "no cut is proposed, because replicas stop and too few stay")
         .rare("most nodes are stopped in order"),
+    mark("inputs.leadership_left", "a coordinator that stops leaves its place to another")
+        .rare("the coordinator is stopped in order, and enough stay"),
+    mark("inputs.leads_instead", "the leader left its place to this replica")
+        .rare("a preferred master takes over, or a coordinator is stopped in order"),
     mark("inputs.stop_released", "the coordinator can do without a replica that stops")
         .rare("a node is stopped in order"),
     mark(

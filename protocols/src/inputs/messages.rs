@@ -83,11 +83,13 @@ messages! {
             digests: Vec<EpochDigest> as Vec<EpochDigest>,
         } sized "message_other", malformed "inputs.malformed_digests";
         /// Not in a paper: the sender is stopping in order. Sent to every peer when the stop
-        /// begins, when its transactions are decided, and with its progress. A coordinator without
-        /// enough replicas that stay proposes no more cuts.
+        /// begins, when its transactions are decided, and when it takes its last checkpoint. A
+        /// coordinator without enough replicas that stay proposes no more cuts.
         21 => Stopping {
             /// Whether no transaction of the sender is in flight.
             is_settled: bool,
+            /// Whether the sender takes its last checkpoint, and waits for nobody.
+            is_over: bool,
         } control "message_other";
         /// Not in a paper: the coordinator can do without the receiver, which is stopping. The
         /// receiver ends once it has applied the last cut that the coordinator has proposed.
@@ -97,6 +99,14 @@ messages! {
             /// The epoch of the last proposed cut.
             last: SnapshotVersion,
         } control "message_other", malformed "inputs.malformed_release";
+        /// Not in a paper: the leader of agreement asks the receiver to lead instead. It is
+        /// stopping in order, or the receiver is the preferred master and has asked for it (Calvin
+        /// §3.1.1). A master sends it when all transactions that it accepted are decided, and
+        /// accepts no more. The receiver campaigns.
+        23 => TransferLeadership {
+            /// The term in which the sender leads.
+            term: Term,
+        } control "message_other", malformed "inputs.malformed_transfer";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }
@@ -117,7 +127,7 @@ mod tests {
         let bytes = Bytes::from_static(b"bytes");
         let epoch_digest =
             EpochDigest { epoch: version, scope: 259, tables: vec![(TableId(7), u64::MAX)] };
-        let all: [Message; 20] = [
+        let all: [Message; 21] = [
             streams::Message::Batch { bytes: bytes.clone() }.into(),
             streams::Message::Ack { heads: heads.clone() }.into(),
             streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -133,8 +143,9 @@ mod tests {
                 nonce: 1 << 40,
                 term: Term::default(),
             },
-            Message::Stopping { is_settled: true },
+            Message::Stopping { is_settled: true, is_over: false },
             Message::MayStop { term: Term::default(), last: version },
+            Message::TransferLeadership { term: Term::default() },
             presence::Message::Greeting {
                 log_identity: 7,
                 receiver_identity: u64::MAX,

@@ -28,7 +28,7 @@
 //! | digests | | `digests.rs` | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
-//! | stop | | `stop.rs` | Stopping, MayStop | a checkpoint that any later program can continue from |
+//! | stop | | `stop.rs` | Stopping, MayStop, TransferLeadership | a checkpoint that any later program can continue from |
 //!
 //! # How a protocol uses it
 //!
@@ -267,8 +267,11 @@ impl<H: Host> Inputs<H> {
                 self.on_progress(cx, from, applied, durable, heads);
             }
             Message::Digests { digests } => self.on_digests(cx, from, digests),
-            Message::Stopping { is_settled } => self.on_stopping(from, is_settled),
+            Message::Stopping { is_settled, is_over } => {
+                self.on_stopping(from, is_settled, is_over);
+            }
             Message::MayStop { term, last } => self.on_may_stop(term, last),
+            Message::TransferLeadership { term } => self.on_transfer_leadership(cx, from, term),
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce, term } => {
                 let name = ProposalName { proposer: from, incarnation, nonce };
@@ -368,7 +371,6 @@ impl<H: Host> Inputs<H> {
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
-        self.stops.on_peer_up(peer);
         self.forget_difference(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {

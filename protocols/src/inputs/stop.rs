@@ -30,56 +30,102 @@
 //! ```
 //!
 //! The replicas that stay, with those that stop and are not released, are a majority when a cut is
-//! proposed. So it is decided before the last of them ends, unless a connection is lost meanwhile
-//! or one of them rejoins or needs a checkpoint. A release is void in another term of agreement:
-//! the new coordinator knows of the same stops, and decides itself.
+//! proposed. So it is decided before the last of them ends. A release is void in another term of
+//! agreement: the new coordinator knows of the same stops, and decides itself. It releases nobody
+//! before a majority has accepted its log, so that no cut of an earlier term can return.
+//!
+//! A replica that lacks its epochs, because it needs a checkpoint, votes as well. So it waits for
+//! its release, but not for its transactions.
+//!
+//! Announcements can be lost with a connection. Therefore greetings contain them, with the life of
+//! the sender: a release is forgotten when its receiver starts again.
 //!
 //! This does not hold over several shards, which advance together: a shard must propose epochs that
 //! the others wait for.
 //!
 //! Without a majority no further cut can be decided, and without the nodes of another shard no
-//! further epoch can be applied, so a node waits for none. If the whole cluster stops, the last
-//! coordinator has applied every decided cut, and the others take its checkpoint when they start
-//! again.
+//! further epoch can be applied. A node waits for a majority for seconds, unless it knows that too
+//! many have ended, and not for shards. If the whole cluster stops, the last coordinator has applied
+//! every decided cut, and the others take its checkpoint when they start again.
+//!
+//! # The coordinator
+//!
+//! If enough replicas stay, a coordinator that is stopping leaves its place to one of them, so that
+//! nobody waits for its absence to be noticed:
+//!
+//! ```text
+//!   coordinator                       one that stays
+//!     | TransferLeadership(term) ---->  |  campaigns
+//!     | <------------- MayStop(n)       |
+//! ```
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
 
 use super::messages::Message;
 use super::{Host, Inputs};
-use crate::agreement::Term;
+use crate::agreement::{Term, centrality};
 
 /// The maximum number of checkpoints that a stop takes. The others continue, and if they have load,
 /// each checkpoint is behind again when it is written.
 const CHECKPOINTS_MAX: u32 = 2;
 
+/// How long a node that is stopping waits for a majority to be connected.
+const PATIENCE: Span = Span::from_ms(3_000);
+
+/// Whether a replica is stopping in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stopping {
+    #[default]
+    Stays = 0,
+    /// It has transactions in flight.
+    Unsettled = 1,
+    /// No transaction of it is in flight, or it waits for none.
+    Settled = 2,
+    /// It takes its last checkpoint, and ends without waiting for others.
+    Over = 3,
+}
+
+impl Stopping {
+    pub(super) fn of(number: u8) -> Option<Self> {
+        let all = [Self::Stays, Self::Unsettled, Self::Settled, Self::Over];
+        all.into_iter().find(|it| *it as u8 == number)
+    }
+}
+
 /// The stops in order of this replica and of its peers.
 pub(crate) struct Stops {
     /// `Some` from the request on.
     own: Option<Stop>,
-    /// The stop that each peer has announced. It counts after the peer has ended, too, until the
-    /// peer connects again.
-    peers: Vec<Option<PeerStop>>,
+    peers: Vec<Peer>,
 }
 
-/// The progress of this replica's stop: see [`Inputs::advance_stop`].
+/// The progress of this replica's stop: see [`Inputs::advance_stops`].
 #[derive(Debug, Default)]
 struct Stop {
-    /// Whether no transaction of this replica is in flight.
+    /// Whether this replica waits for none of its transactions.
     is_settled: bool,
     /// The coordinator's release: its term, and the last cut that it has proposed.
     released: Option<(Term, SnapshotVersion)>,
+    /// The term in which this replica has left the leadership to another.
+    left: Option<Term>,
+    /// Since when no majority is connected.
+    alone_since: Option<Timestamp>,
+    /// Whether this replica waits for nobody any more.
+    is_over: bool,
     /// The number of checkpoints requested since.
     checkpoints: u32,
     /// Whether this node may end.
-    is_over: bool,
+    may_end: bool,
 }
 
-/// A peer's stop.
-#[derive(Clone, Copy, Debug)]
-struct PeerStop {
-    /// Whether no transaction of the peer is in flight.
-    is_settled: bool,
+/// What a peer has announced. It counts after the peer has ended, too, until it greets again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    stopping: Stopping,
+    /// The life of the peer, from its last greeting.
+    incarnation: u64,
     /// The last term in which this replica, as the coordinator, has released the peer.
     released_in: Option<Term>,
     /// Whether it has said so since the last announcement.
@@ -88,22 +134,36 @@ struct PeerStop {
 
 impl Stops {
     pub(super) fn new(node_count: usize) -> Self {
-        Self { own: None, peers: vec![None; node_count] }
+        Self { own: None, peers: vec![Peer::default(); node_count] }
     }
 
     /// Whether this replica or a peer is stopping or has stopped.
     fn are_any(&self) -> bool {
-        self.own.is_some() || self.peers.iter().any(Option::is_some)
+        self.own.is_some() || self.peers.iter().any(|peer| peer.stopping != Stopping::Stays)
     }
 
     /// Whether a peer has announced that it is stopping.
     pub(crate) fn is_stopping(&self, peer: NodeId) -> bool {
-        self.peers[peer.index()].is_some()
+        self.peers[peer.index()].stopping != Stopping::Stays
     }
 
-    /// A peer has connected: it stays, unless it announces otherwise.
-    pub(super) fn on_peer_up(&mut self, peer: NodeId) {
-        self.peers[peer.index()] = None;
+    /// Whether this replica is stopping, for its peers.
+    pub(super) fn own_stopping(&self) -> Stopping {
+        match &self.own {
+            None => Stopping::Stays,
+            Some(Stop { is_over: true, .. }) => Stopping::Over,
+            Some(Stop { is_settled: false, .. }) => Stopping::Unsettled,
+            Some(_) => Stopping::Settled,
+        }
+    }
+
+    /// A peer has connected, and says whether it is stopping.
+    pub(super) fn on_greeting(&mut self, from: NodeId, incarnation: u64, stopping: Stopping) {
+        let peer = &mut self.peers[from.index()];
+        if peer.incarnation != incarnation {
+            (peer.incarnation, peer.released_in) = (incarnation, None);
+        }
+        (peer.stopping, peer.is_told) = (stopping, false);
     }
 
     /// The whole state, for the exhaustive search.
@@ -119,12 +179,15 @@ impl<H: Host> Inputs<H> {
         if self.stops.own.is_none() {
             self.stops.own = Some(Stop::default());
             self.announce_stop(cx);
+            if let Some(agreement) = &mut self.cut.agreement {
+                agreement.stand_down();
+            }
         }
     }
 
     /// Whether a node that was asked to stop may end.
     pub(crate) fn may_stop(&self) -> bool {
-        self.stops.own.as_ref().is_some_and(|stop| stop.is_over)
+        self.stops.own.as_ref().is_some_and(|stop| stop.may_end)
     }
 
     /// Whether this node was asked to stop.
@@ -135,89 +198,146 @@ impl<H: Host> Inputs<H> {
     /// Tells the peers that this replica is stopping, if it is. An announcement can be lost with a
     /// connection, so it is repeated.
     pub(super) fn announce_stop(&self, cx: &mut Cx<'_, H>) {
-        let Some(stop) = &self.stops.own else { return };
+        let stopping = self.stops.own_stopping();
+        if stopping == Stopping::Stays {
+            return;
+        }
+        let (is_settled, is_over) = (stopping != Stopping::Unsettled, stopping == Stopping::Over);
         for peer in self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]) {
-            let message = Message::Stopping { is_settled: stop.is_settled };
-            self.replica.send(cx, peer, message);
+            self.replica.send(cx, peer, Message::Stopping { is_settled, is_over });
         }
     }
 
     /// Handles the announcement of a peer.
-    pub(super) fn on_stopping(&mut self, from: NodeId, is_settled: bool) {
-        let stop = &mut self.stops.peers[from.index()];
-        let released_in = stop.and_then(|stop| stop.released_in);
-        *stop = Some(PeerStop { is_settled, released_in, is_told: false });
+    pub(super) fn on_stopping(&mut self, from: NodeId, is_settled: bool, is_over: bool) {
+        let peer = &mut self.stops.peers[from.index()];
+        peer.is_told = false;
+        peer.stopping = match (is_settled, is_over) {
+            (_, true) => Stopping::Over,
+            (true, _) => Stopping::Settled,
+            (false, _) => Stopping::Unsettled,
+        };
     }
 
     /// Handles the release by the coordinator of a term.
     pub(super) fn on_may_stop(&mut self, term: Term, last: SnapshotVersion) {
-        let Some(stop) = &mut self.stops.own else { return };
+        let Some(Stop { released, .. }) = &mut self.stops.own else { return };
         // Each release of a term is valid on its own, so the earliest cut is enough. One of an
         // earlier term comes from a coordinator that was deposed.
-        stop.released = match stop.released {
+        *released = match *released {
             Some(later) if later.0 > term => Some(later),
             Some((same, earlier)) if same == term => Some((term, earlier.min(last))),
             _ => Some((term, last)),
         };
     }
 
-    /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay.
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.stops.are_any()
-            && !H::has_other_logs(self)
-            && !self.do_enough_stay()
-            && (self.are_stops_settled() || !self.are_enough_held())
+    /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay, or
+    /// because it may end itself.
+    fn is_sealed(&self) -> bool {
+        if !self.stops.are_any() || H::has_other_logs(self) {
+            return false;
+        }
+        let is_up = |peer: NodeId| self.replica.is_up[peer.index()];
+        let are_ready = || self.are_stops_settled() || !self.are_enough_held(is_up);
+        let is_over = self.stops.own_stopping() == Stopping::Over;
+        is_over || !self.do_enough_stay() && are_ready()
     }
 
-    /// Whether the connected replicas that are not stopping are a majority.
-    fn do_enough_stay(&self) -> bool {
-        let stays = |node: &NodeId| match *node == self.replica.me {
+    /// Whether the coordinator may propose a cut: it will be decided before too few replicas stay.
+    pub(crate) fn may_propose(&self) -> bool {
+        if !self.stops.are_any() || H::has_other_logs(self) {
+            return true;
+        }
+        let votes = |peer| self.votes_for_this(peer);
+        !self.is_sealed() && (self.do_enough_stay() || self.are_enough_held(votes))
+    }
+
+    /// Whether a connected peer votes for this replica as the coordinator.
+    fn votes_for_this(&self, peer: NodeId) -> bool {
+        let agreement = self.agreement();
+        self.replica.is_up[peer.index()] && agreement.promise_of(peer) == agreement.term()
+    }
+
+    /// The replicas that are not stopping and vote for this one, as the coordinator.
+    fn staying(&self) -> impl Iterator<Item = NodeId> {
+        self.replica.topology.node_ids().filter(|node| match *node == self.replica.me {
             true => !self.is_stopping(),
-            false => self.replica.is_up[node.index()] && self.stops.peers[node.index()].is_none(),
-        };
-        let topology = &self.replica.topology;
-        topology.node_ids().filter(stays).count() >= topology.majority()
+            false => self.votes_for_this(*node) && !self.stops.is_stopping(*node),
+        })
     }
 
-    /// Whether the connected replicas that this one, as the coordinator, has not released are a
+    /// Whether they are a majority.
+    fn do_enough_stay(&self) -> bool {
+        self.staying().count() >= self.replica.topology.majority()
+    }
+
+    /// Whether those of these peers that this replica, as the coordinator, has not released are a
     /// majority with it: they do not end before another cut is decided.
-    fn are_enough_held(&self) -> bool {
+    fn are_enough_held(&self, is_it: impl Fn(NodeId) -> bool) -> bool {
         let term = self.agreement().term();
         let is_held = |peer: &NodeId| {
-            let stop = self.stops.peers[peer.index()];
-            let is_released = stop.is_some_and(|stop| stop.released_in == Some(term));
-            self.replica.is_up[peer.index()] && !is_released
+            is_it(*peer) && self.stops.peers[peer.index()].released_in != Some(term)
         };
         self.replica.peers().filter(is_held).count() + 1 >= self.replica.topology.majority()
     }
 
-    /// Whether no connected replica that is stopping has a transaction in flight.
+    /// Whether no connected replica that is stopping waits for a transaction.
     fn are_stops_settled(&self) -> bool {
         let own = self.stops.own.as_ref().is_none_or(|stop| stop.is_settled);
         let is_settled = |peer: NodeId| {
-            let stop = self.stops.peers[peer.index()];
-            !self.replica.is_up[peer.index()] || stop.is_none_or(|stop| stop.is_settled)
+            let stopping = self.stops.peers[peer.index()].stopping;
+            !self.replica.is_up[peer.index()] || stopping != Stopping::Unsettled
         };
         own && self.replica.peers().all(is_settled)
     }
 
+    /// Whether this replica is the coordinator, and no cut of an earlier term can return.
+    fn leads_surely(&self) -> bool {
+        let agreement = self.agreement();
+        let is_sure = agreement.is_followed();
+        self.presence.is_ready && agreement.is_leader() && is_sure
+    }
+
     /// The coordinator releases the peers that are stopping, if it can do without them.
     fn release_stopping(&mut self, cx: &mut Cx<'_, H>) {
-        let leads = self.presence.is_ready && self.agreement().is_leader();
-        if !leads || !(self.do_enough_stay() || self.is_sealed()) {
+        if !self.leads_surely() || !(self.do_enough_stay() || self.is_sealed()) {
             return;
         }
         let agreement = self.agreement();
         let (term, end) = (agreement.term(), SnapshotVersion(agreement.end()));
         let last = self.last_epoch().max(end);
         for peer in self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]) {
-            let Some(stop) = &mut self.stops.peers[peer.index()] else { continue };
+            let stop = &mut self.stops.peers[peer.index()];
+            if stop.stopping == Stopping::Stays {
+                continue;
+            }
             let is_new = stop.released_in.replace(term) != Some(term);
             let was_told = std::mem::replace(&mut stop.is_told, true);
             if is_new || !was_told {
                 cx.mark("inputs.stop_released");
                 self.replica.send(cx, peer, Message::MayStop { term, last });
             }
+        }
+    }
+
+    /// A coordinator that is stopping leaves its place to a replica that stays, if enough do.
+    fn leave_leadership(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(stop) = &self.stops.own else { return };
+        let leads = self.presence.is_ready && self.agreement().is_leader();
+        if !leads || stop.is_over || H::has_other_logs(self) {
+            return;
+        }
+        let rank = |node: &NodeId| centrality(*node, &self.replica.topology, None);
+        let heir = self.staying().max_by_key(rank).filter(|_| self.do_enough_stay());
+        if H::has_master(self) {
+            return H::yield_mastership(self, cx, heir);
+        }
+        let term = self.agreement().term();
+        let (Some(heir), true) = (heir, stop.is_settled && stop.left != Some(term)) else { return };
+        cx.mark("inputs.leadership_left");
+        self.replica.send(cx, heir, Message::TransferLeadership { term });
+        if let Some(stop) = &mut self.stops.own {
+            stop.left = Some(term);
         }
     }
 
@@ -233,14 +353,16 @@ impl<H: Host> Inputs<H> {
         if !self.stops.are_any() {
             return;
         }
+        let is_settled = is_settled && self.barriers.is_idle() || !self.can_apply();
         if let Some(stop) = &mut self.stops.own {
             // No new requests are accepted, so it remains true.
-            let is_new = !stop.is_settled && is_settled && self.barriers.is_idle();
+            let is_new = !stop.is_settled && is_settled;
             stop.is_settled |= is_new;
             if is_new {
                 self.announce_stop(cx);
             }
         }
+        self.leave_leadership(cx);
         // A coordinator that may end still releases the others, as long as it is there.
         self.release_stopping(cx);
         if !self.may_stop() {
@@ -249,48 +371,85 @@ impl<H: Host> Inputs<H> {
     }
 
     fn advance_own_stop(&mut self, cx: &mut Cx<'_, H>, is_running: bool, can_run: bool) {
-        let Some(stop) = &self.stops.own else { return };
         if self.collection.writing.is_some() {
             return;
         }
-        // Without the state of agreement there is nothing to take a checkpoint of.
-        let is_outside = !self.presence.is_ready || self.is_rejoining();
-        let is_covered = self.collection.last == self.cut.confirmed.epoch;
-        let has_failed = self.collection.rests;
-        let may_settle = !is_outside && self.can_decide() && can_run && !self.is_stuck();
-        let is_idle = stop.is_settled && !is_running && self.is_caught_up();
-        if may_settle && !(is_idle && self.is_released(stop)) {
+        let can_apply = self.can_apply();
+        let Some(stop) = &self.stops.own else { return };
+        let is_ready = self.presence.is_ready;
+        let may_end = is_ready && stop.is_settled && self.is_released(stop, can_apply);
+        let is_idle = !can_apply || !is_running && self.is_caught_up();
+        let has_failed = stop.checkpoints > 0 && self.collection.rests;
+        let is_last = stop.checkpoints == CHECKPOINTS_MAX;
+        let (expects, is_patient) = match is_ready && can_run {
+            true => self.expects_majority(cx.now.at),
+            false => (false, false),
+        };
+        if expects && !may_end || is_patient && !is_idle {
             return;
         }
-        let is_covered = is_covered && self.cut.installed.is_none();
-        if is_outside || has_failed || is_covered || stop.checkpoints == CHECKPOINTS_MAX {
+        self.note_over(cx);
+        let is_covered =
+            self.collection.last == self.cut.confirmed.epoch && self.cut.installed.is_none();
+        // Without the state of agreement there is nothing to take a checkpoint of.
+        let is_outside = !is_ready || self.is_rejoining();
+        if is_outside || has_failed || is_covered || is_last {
             return self.end_stop(cx);
         }
         if let Some(stop) = &mut self.stops.own {
             stop.checkpoints += 1;
         }
+        self.collection.rests = false;
         cx.mark("inputs.stop_checkpoint");
         // It freezes nobody: no turn, and no point in the order, is waited for.
         self.start_checkpoint(cx);
     }
 
-    fn end_stop(&mut self, cx: &mut Cx<'_, H>) {
-        if let Some(stop) = &mut self.stops.own {
-            cx.mark("inputs.stop_over");
-            stop.is_over = true;
+    fn note_over(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(stop) = &mut self.stops.own else { return };
+        if !std::mem::replace(&mut stop.is_over, true) {
+            self.announce_stop(cx);
         }
     }
 
-    /// Whether a majority is connected, so that more cuts can be decided.
-    fn can_decide(&self) -> bool {
-        let is_up = |node: &NodeId| self.replica.is_up[node.index()];
-        let connected = self.replica.peers().filter(is_up).count();
-        connected + 1 >= self.replica.topology.majority()
+    fn end_stop(&mut self, cx: &mut Cx<'_, H>) {
+        if let Some(stop) = &mut self.stops.own {
+            cx.mark("inputs.stop_over");
+            stop.may_end = true;
+        }
     }
 
-    /// Whether this replica needs a peer's checkpoint, which the next program can ask for as well.
-    fn is_stuck(&self) -> bool {
-        self.cut.lacks_cuts() || self.is_refusing()
+    /// Whether more cuts can be decided, because a majority is connected or may soon be, and whether
+    /// it is too early to give up without one.
+    fn expects_majority(&mut self, now: Timestamp) -> (bool, bool) {
+        let count = |is_it: &dyn Fn(usize) -> bool| {
+            self.replica.peers().filter(|peer| is_it(peer.index())).count() + 1
+        };
+        let majority = self.replica.topology.majority();
+        let is_connected = count(&|peer| self.replica.is_up[peer]) >= majority;
+        let is_possible =
+            count(&|peer| self.stops.peers[peer].stopping != Stopping::Over) >= majority;
+        let has_decided_all = self.agreement().is_leader() && self.has_decided_all();
+        let Some(stop) = &mut self.stops.own else { return (false, false) };
+        if is_connected && is_possible {
+            stop.alone_since = None;
+            return (true, true);
+        }
+        let since = *stop.alone_since.get_or_insert(now);
+        let is_patient = now.since(since) < PATIENCE;
+        (is_possible && is_patient && !(has_decided_all && stop.is_settled), is_patient)
+    }
+
+    /// Whether every cut that this replica knows of is decided.
+    fn has_decided_all(&self) -> bool {
+        self.agreement().end() == self.last_decided().0 && !H::has_early_cuts(self)
+    }
+
+    /// Whether this replica can apply epochs. If not, it needs a peer's checkpoint or another
+    /// program, and the next program can ask for it as well.
+    fn can_apply(&self) -> bool {
+        let is_stuck = self.cut.lacks_cuts() || self.is_refusing();
+        self.presence.is_ready && !self.is_rejoining() && !is_stuck
     }
 
     /// Whether every cut that this replica knows to be decided is applied and confirmed.
@@ -302,18 +461,21 @@ impl<H: Host> Inputs<H> {
 
     /// Whether the others can do without this replica: they decide without it, or there is nothing
     /// left to decide.
-    fn is_released(&self, stop: &Stop) -> bool {
+    fn is_released(&self, stop: &Stop, can_apply: bool) -> bool {
         if H::has_other_logs(self) {
             return self.cut.undecided() == 0 || !self.agreement().is_leader();
         }
         let agreement = self.agreement();
         if agreement.is_leader() {
-            let is_decided = agreement.end() == self.last_decided().0;
-            return self.do_enough_stay() || self.is_sealed() && is_decided;
+            let is_over = self.do_enough_stay() || self.is_sealed() && self.has_decided_all();
+            return self.leads_surely() && is_over;
         }
-        let is_reached = |(term, last): (Term, SnapshotVersion)| {
-            term == agreement.term() && last <= self.cut.confirmed.epoch
+        let reached = match can_apply {
+            true => self.cut.confirmed.epoch,
+            false => SnapshotVersion(agreement.end()),
         };
-        stop.released.is_some_and(is_reached)
+        let is_valid =
+            |(term, last): (Term, SnapshotVersion)| term == agreement.term() && last <= reached;
+        stop.released.is_some_and(is_valid)
     }
 }

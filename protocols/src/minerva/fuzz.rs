@@ -112,7 +112,7 @@ fn messages() -> Vec<Vec<u8>> {
         }
         .into()
     };
-    let all: [Message; 19] = [
+    let all: [Message; 20] = [
         streams::Message::Batch { bytes: batch() }.into(),
         streams::Message::Ack { heads: heads.clone() }.into(),
         streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
@@ -128,8 +128,9 @@ fn messages() -> Vec<Vec<u8>> {
             }],
         }
         .into(),
-        inputs::Message::Stopping { is_settled: true }.into(),
+        inputs::Message::Stopping { is_settled: true, is_over: false }.into(),
         inputs::Message::MayStop { term: Term::default(), last: version }.into(),
+        inputs::Message::TransferLeadership { term: Term::default() }.into(),
         inputs::Message::BarrierRequest { token: 5 }.into(),
         inputs::Message::Barrier {
             token: 5,

@@ -26,7 +26,7 @@
 //! | digests | | [`crate::inputs`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
-//! | stop | | [`crate::inputs`] | Stopping, MayStop | a checkpoint that any later program can continue from |
+//! | stop | | [`crate::inputs`] | Stopping, MayStop, TransferLeadership | a checkpoint that any later program can continue from |
 //!
 //! The lifecycle of a transaction:
 //!

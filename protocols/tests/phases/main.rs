@@ -46,6 +46,7 @@ mod recovery;
 mod rejoin;
 mod replication;
 mod script;
+mod stopping;
 mod stragglers;
 mod support;
 mod transcripts;

@@ -98,6 +98,8 @@ fn message() -> impl Strategy<Value = Message> {
             known.put_varint(batches.0);
             nonsense_term(pad).encode(&mut known);
             nonsense_term(pad).encode(&mut known);
+            known.put_u64(log_identity);
+            known.put_u8(pad as u8);
             message!(Greeting { log_identity, receiver_identity: 0, known: known.into() })
         }),
         (number(), number())
@@ -107,6 +109,7 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(transfer, index)| message!(CheckpointAck { transfer, index })),
         number().prop_map(|transfer| message!(CheckpointGone { transfer })),
         version().prop_map(|last| message!(MayStop { term: Term::default(), last })),
+        (0u32..3).prop_map(|pad| message!(TransferLeadership { term: nonsense_term(pad) })),
     ]
 }
 

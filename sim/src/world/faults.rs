@@ -46,6 +46,8 @@ pub(super) struct Faults {
     waits: Vec<MarkWait>,
     /// The number of active faults that keep clients from beginning anything.
     quiet: u32,
+    /// When the last fault that began has ended, or ends.
+    calm_from: Timestamp,
 }
 
 /// A crash that waits for a mark.
@@ -74,7 +76,8 @@ impl MarkWait {
 impl Faults {
     pub(super) fn new(seed: u64) -> Self {
         let (dice, heal_at) = (Dice::of(seed), Timestamp::default());
-        Self { dice, rules: Vec::new(), heal_at, waits: Vec::new(), quiet: 0 }
+        let calm_from = Timestamp::default();
+        Self { dice, rules: Vec::new(), heal_at, waits: Vec::new(), quiet: 0, calm_from }
     }
 
     fn wait_for(
@@ -86,6 +89,11 @@ impl Faults {
     ) {
         let counted = BTreeMap::new();
         self.waits.push(MarkWait { node, mark, times, counted, after_effects, down });
+    }
+
+    /// Whether nothing has failed for this long, and nothing waits to fail.
+    pub(super) fn are_over_for(&self, span: Span, now: Timestamp) -> bool {
+        self.waits.is_empty() && now >= self.calm_from + span
     }
 
     /// Whether clients begin nothing.
@@ -138,6 +146,10 @@ impl<P: Protocol> World<P> {
         let numbers = [kind as u64, lasts_ms];
         self.trace.event(self.now, Outside, "fault", numbers, || format!("{fault:?}"));
         let ends = (self.now + Span::from_ms(lasts_ms)).min(self.faults.heal_at).max(self.now);
+        if !matches!(kind, FaultKind::Upgrade | FaultKind::Quiet) {
+            self.faults.calm_from = self.faults.calm_from.max(ends);
+            self.note_disturbance();
+        }
         if let Some(end) = self.break_now(fault, ends) {
             self.queue.push(ends, Event::FaultEnd(end));
         }

@@ -12,8 +12,8 @@
 //! Nodes of two programs are connected here, which real nodes refuse: a stricter test of what each
 //! makes of the other's cuts.
 //!
-//! If nodes stop in order, start when all have stopped, and nothing else fails, no node may refuse
-//! an epoch.
+//! If nodes stop in order, start when all have stopped, and nothing else fails in the meantime, no
+//! node may refuse an epoch.
 
 use std::sync::Arc;
 
@@ -25,7 +25,6 @@ use pangea_core::workload;
 
 use super::node::Node;
 use super::{Event, World};
-use crate::faults::{Fault, Rule};
 use crate::trace::Outside;
 
 /// The interval at which the operator looks after the nodes.
@@ -36,6 +35,8 @@ const STOP_MAX: Span = Span::from_ms(10_000);
 const PATIENCE: Span = Span::from_ms(3_000);
 /// The downtime of a node that the operator restarts with the earlier program.
 const DOWN: Span = Span::from_ms(20);
+/// How long nothing may have failed before nodes stop, if every node must continue.
+const CALM: Span = Span::from_ms(2_000);
 /// The maximum number of times that the operator goes back to the earlier program.
 const BACK_MAX: u32 = 3;
 
@@ -120,7 +121,7 @@ impl<P: Protocol> World<P> {
         let program = self.upgrade.program + 1;
         let left = self.topology.node_ids().collect();
         let (since, acted) = (self.now, self.now);
-        let is_clean = kind.is_in_order && kind.is_after_all && self.only_upgrades();
+        let is_clean = kind.is_in_order && kind.is_after_all && self.is_calm();
         self.upgrade = Upgrade {
             program,
             stage: Stage::Forward,
@@ -138,10 +139,15 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Whether nothing fails in this run, and shards need not stop at one epoch.
-    fn only_upgrades(&self) -> bool {
-        let is_upgrade = |rule: &Rule| matches!(rule.fault, Fault::Upgrade { .. });
-        self.topology.partitions.shards() == 1 && self.faults.rules.iter().all(is_upgrade)
+    /// Whether nothing has failed lately, all nodes run, and shards need not stop at one epoch.
+    fn is_calm(&self) -> bool {
+        let are_over = self.faults.are_over_for(CALM, self.now);
+        self.topology.partitions.shards() == 1 && are_over && self.nodes.iter().all(Self::is_up)
+    }
+
+    /// A fault begins: an upgrade in progress may need the earlier program again.
+    pub(super) fn note_disturbance(&mut self) {
+        self.upgrade.is_clean = false;
     }
 
     /// Whether an upgrade is in progress.
@@ -194,12 +200,17 @@ impl<P: Protocol> World<P> {
             Stage::Back if self.has_waited() => {
                 self.upgrade.stage = Stage::Forward;
                 self.upgrade.kind = UpgradeKind::new(true, false, true);
-                self.upgrade.is_clean = self.only_upgrades();
+                self.upgrade.is_clean = self.is_calm();
                 self.upgrade.left = self.topology.node_ids().collect();
             }
             Stage::Forward | Stage::Back => {}
         }
-        self.queue.push(self.now + LOOK, Event::Operator);
+        let is_stopping = !self.upgrade.left.is_empty() && !self.upgrade.kind.is_rolling;
+        let look = match is_stopping {
+            true => Span::from_us(self.faults.dice.upgrades.between(0, LOOK.us)),
+            false => LOOK,
+        };
+        self.queue.push(self.now + look, Event::Operator);
     }
 
     fn has_waited(&self) -> bool {
@@ -215,10 +226,9 @@ impl<P: Protocol> World<P> {
         for id in self.topology.clone().node_ids() {
             let node = &self.nodes[id.index()];
             let Some(by) = node.stop_by else { continue };
-            let may_stop = |node: &Node<P>| {
-                node.running.as_ref().is_none_or(|running| running.protocol.may_stop())
-            };
-            let is_over = may_stop(node);
+            let may_stop = node.running.as_ref().map(|running| running.protocol.may_stop());
+            self.counts.stops_in_order += u64::from(may_stop == Some(true));
+            let is_over = may_stop.unwrap_or(true);
             if !is_over && self.now >= by && self.upgrade.is_clean {
                 self.violate("stop", format!("{id} did not stop within {STOP_MAX}"));
             }
@@ -258,7 +268,15 @@ impl<P: Protocol> World<P> {
                 return;
             }
         }
-        let count = if self.upgrade.kind.is_rolling { 1 } else { self.upgrade.left.len() };
+        let left = self.upgrade.left.len() as u64;
+        let count = match self.upgrade.kind {
+            UpgradeKind { is_rolling: true, .. } => 1,
+            // The operator's signals arrive at slightly different times.
+            UpgradeKind { is_in_order: true, .. } => {
+                self.faults.dice.upgrades.between(1, left) as usize
+            }
+            UpgradeKind { .. } => left as usize,
+        };
         let next: Vec<NodeId> = self.upgrade.left.drain(..count).collect();
         for id in next {
             if self.upgrade.kind.is_in_order && self.is_running(id) {

@@ -334,7 +334,7 @@ impl Confusion {
             13 => OfTransfer::CheckpointAck { transfer: token, index }.into(),
             14 => OfTransfer::CheckpointGone { transfer: token }.into(),
             15 => Message::RequestMastership {},
-            _ => Message::TransferMastership { term: Term::default() },
+            _ => Of::TransferLeadership { term: Term::default() }.into(),
         }
     }
 }

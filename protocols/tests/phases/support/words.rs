@@ -111,8 +111,10 @@ fn input_message<P: Transcribed>(message: &inputs::Message) -> String {
             let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
             format!("Digests of epochs {epochs:?}")
         }
-        Message::Stopping { is_settled: false } => "Stopping, with transactions".to_owned(),
-        Message::Stopping { is_settled: true } => "Stopping, settled".to_owned(),
+        Message::Stopping { is_over: true, .. } => "Stopping, over".to_owned(),
+        Message::Stopping { is_settled: false, .. } => "Stopping, with transactions".to_owned(),
+        Message::Stopping { is_settled: true, .. } => "Stopping, settled".to_owned(),
+        Message::TransferLeadership { .. } => "TransferLeadership".to_owned(),
         Message::MayStop { last, .. } => format!("MayStop after epoch {}", last.0),
         Message::BarrierRequest { .. } => "BarrierRequest".to_owned(),
         Message::Barrier { nonce, .. } => format!("Barrier, proposal {nonce}"),
@@ -171,7 +173,6 @@ fn message_of_calvin(message: &calvin::Message) -> String {
     match message {
         Message::Inputs(_) => unreachable!("input_message has those"),
         Message::RequestMastership {} => "RequestMastership".to_owned(),
-        Message::TransferMastership { .. } => "TransferMastership".to_owned(),
         Message::CheckpointTurn { wants, is_frozen, known } => format!(
             "CheckpointTurn, {}, {}, knows cut {}",
             if *wants { "wanted" } else { "not wanted" },
