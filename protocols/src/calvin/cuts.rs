@@ -86,10 +86,6 @@ impl Host for Calvin {
         log.replica.topology.node_count() == 1 && !log.extension.is_divided
     }
 
-    fn has_other_logs(log: &Inputs<Self>) -> bool {
-        log.extension.is_divided
-    }
-
     fn preferred_master(log: &Inputs<Self>) -> Option<NodeId> {
         log.extension.mastery.preferred()
     }

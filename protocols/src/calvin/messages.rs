@@ -110,6 +110,15 @@ messages! {
             /// late for long.
             waits_for: Option<NodeId> as SomeNode,
         } control "message_other";
+        /// Not in the paper: the sender is the coordinator of its group, whose replicas stop in
+        /// order. Sent to all connected nodes of other shards at a fixed interval. A coordinator
+        /// whose group stops, too, waits until all groups have ended with the same epoch.
+        85 => Sealed {
+            /// The last epoch of the group.
+            at: SnapshotVersion as Strict<SnapshotVersion>,
+            /// Whether the group begins no more epochs of its own.
+            is_sealed: bool,
+        } control "message_other";
         /// Not in the paper: the reply to a [`Message::Subscribe`] for epochs that the sender has
         /// truncated. The receiver subscribes to another replica. If none has these epochs, it
         /// installs a checkpoint of its group.
@@ -533,6 +542,7 @@ mod tests {
                 results: RemoteResults::new((epoch, Lineage(u64::MAX)), &results),
             },
             Message::ShardProgress { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
+            Message::Sealed { at: epoch, is_sealed: true },
             Message::ShardProgress { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
             Message::Truncated { upto: epoch },
             Message::Frozen { at: epoch },

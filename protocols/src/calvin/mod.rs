@@ -261,6 +261,7 @@ impl Addressee {
             | Message::Resubscribe {}
             | Message::RemoteResults { .. }
             | Message::ShardProgress { .. }
+            | Message::Sealed { .. }
             | Message::Truncated { .. }
             | Message::Frozen { .. }
             | Message::LookupRequest { .. }
@@ -318,6 +319,7 @@ impl Calvin {
                 let of_epochs = self.awaited_of_others();
                 self.state.inputs.on_progress_timeout(cx, of_epochs);
                 self.send_shard_progress(cx);
+                self.send_sealed(cx);
                 self.send_group_progress(cx);
                 self.replace_unreachable_sources(cx);
                 if self.state.inputs.has_turn() {
@@ -378,8 +380,8 @@ impl Calvin {
         let is_settled = sequencer.in_flight.is_empty()
             && forwarding.len() == 0
             && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0);
-        let can_run = shards.as_ref().is_none_or(|shards| shards.can_reach_all());
-        inputs.advance_stops(cx, is_settled, (running.is_some(), can_run));
+        let others = shards.as_ref().map(shards::Shards::other_logs);
+        inputs.advance_stops(cx, (is_settled, running.is_some()), others);
     }
 
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
@@ -440,6 +442,7 @@ impl Calvin {
             Message::SlicesDecided { upto, name } => self.on_slices_decided(cx, from, upto, name),
             Message::Resubscribe {} => self.on_resubscribe(cx, from),
             Message::RemoteResults { results } => self.on_remote_results(cx, shard, results),
+            Message::Sealed { at, is_sealed } => self.on_sealed(from, at, is_sealed),
             Message::ShardProgress { upto, applied, waits_for } => {
                 self.on_shard_progress(from, (upto, applied), waits_for);
             }

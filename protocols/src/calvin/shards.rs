@@ -22,7 +22,7 @@
 //! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | the requests of an epoch that each shard participates in |
 //! | delivery | §3.1, §3.2 | `delivery.rs`, `chunks.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress | the messages of the other shards of the region |
 //! | execution | §3.2 | `execution.rs`, `results.rs` | RemoteResults | every outcome |
-//! | upgrades | | `upgrade.rs` | | the program that runs an epoch |
+//! | upgrades | | `upgrade.rs` | Sealed | the program that runs an epoch, and the last epoch before a stop |
 //! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | SlicesDecided | an outcome is final |
 //! | back-pressure | | `backpressure.rs` | ShardProgress | the node that is behind, so that this one waits |
 //! | lookup | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
@@ -96,6 +96,7 @@ use pangea_core::topology::Topology;
 use super::scheduler::RequestOrigin;
 use super::{Calvin, Cut};
 use crate::calvin::checkpoint_turns::CAUGHT_UP;
+use crate::inputs::OtherLogs;
 use crate::streams::Heads;
 use chunks::SliceChunks;
 use lookup::Lookups;
@@ -155,6 +156,8 @@ pub(super) struct Shards {
     pub group_progress_sent: Option<(NodeId, SnapshotVersion)>,
     /// The epoch that all other groups have reached, as reported by replicas of this group.
     pub reached_by_groups: SnapshotVersion,
+    /// Whether this node has told the other shards that its group begins no more epochs.
+    pub has_sealed: bool,
     /// The connected nodes of other shards.
     pub up: BTreeSet<NodeId>,
     /// The approximate maximum size of a message to another shard, in bytes.
@@ -260,6 +263,8 @@ pub(super) struct Reports {
     pub applied: BTreeMap<NodeId, SnapshotVersion>,
     /// For each replica, the other node for which it reported to wait.
     pub waits_for: BTreeMap<NodeId, NodeId>,
+    /// The last epoch of the shard, from the coordinator, if it begins no more.
+    pub sealed: BTreeMap<NodeId, SnapshotVersion>,
 }
 
 /// The number of messages of an epoch that a subscriber was sent: of the slice, and of rows and
@@ -310,6 +315,7 @@ impl Shards {
             behind_for: 0,
             group_progress_sent: None,
             reached_by_groups: SnapshotVersion::ZERO,
+            has_sealed: false,
             up: BTreeSet::new(),
             message_bytes,
             topology: topology.clone(),
@@ -329,10 +335,19 @@ impl Shards {
         self.topology.nodes[node.index()].shard
     }
 
-    /// Whether a replica of each other shard is connected.
-    pub fn can_reach_all(&self) -> bool {
-        let is_up = |stream: &ShardStream| stream.replicas.iter().any(|it| self.up.contains(it));
-        self.streams.values().all(is_up)
+    /// The other shards, for a stop in order.
+    pub fn other_logs(&self) -> OtherLogs {
+        let is_up = |node: &NodeId| self.up.contains(node);
+        let streams = || self.streams.values();
+        let sealed = streams().map(|stream| stream.reports.sealed.values().max().copied());
+        let up = streams().flat_map(|stream| stream.replicas.iter().map(move |it| (stream, it)));
+        let up = up.filter(|(_, node)| is_up(node));
+        let applied = up.map(|(stream, node)| stream.reports.applied.get(node).copied());
+        OtherLogs {
+            can_run: streams().all(|stream| stream.replicas.iter().any(is_up)),
+            sealed_at: sealed.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()),
+            applied: applied.map(Option::unwrap_or_default).min().unwrap_or_default(),
+        }
     }
 
     /// Whether a cut contains a request that was forwarded under this name.
@@ -438,6 +453,7 @@ impl Reports {
         self.frozen.remove(&node);
         self.applied.remove(&node);
         self.waits_for.remove(&node);
+        self.sealed.remove(&node);
     }
 }
 

@@ -40,11 +40,6 @@ pub(crate) trait Host:
         log.replica.topology.node_count() == 1
     }
 
-    /// Whether epochs run with the cuts of other logs, too: those of other shards.
-    fn has_other_logs(_log: &Inputs<Self>) -> bool {
-        false
-    }
-
     // --- Early cuts: those that a master has fixed, and runs before they are decided. -----------
 
     /// The replica that should lead agreement, if not any replica may.

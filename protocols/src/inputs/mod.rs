@@ -108,6 +108,7 @@ pub(crate) use rejoin::RejoinState;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, decode_rejoin_state, recollection};
 pub use state::{Cut, MasterTerm, ProposalName};
+pub(crate) use stop::OtherLogs;
 use stop::Stops;
 
 /// The timers of a replica.

@@ -40,13 +40,26 @@
 //! Announcements can be lost with a connection. Therefore greetings contain them, with the life of
 //! the sender: a release is forgotten when its receiver starts again.
 //!
-//! This does not hold over several shards, which advance together: a shard must propose epochs that
-//! the others wait for.
+//! # Several shards
+//!
+//! Shards advance together: an epoch runs with the cuts of all, and each follows the others. So the
+//! coordinators agree on the last epoch first, and nobody ends before all have applied it:
+//!
+//! ```text
+//!   coordinator of shard 0            coordinator of shard 1
+//!     | sealed at epoch 7   ------->    |  begins no more epochs: follows, up to 7
+//!     | <-------   sealed at epoch 7    |
+//!     | applied 7, all nodes -------->  |
+//!     | <------- applied 7, all nodes   |
+//!     | MayStop(7), in its group        | MayStop(7), in its group
+//! ```
+//!
+//! A shard whose others do not stop waits for them for seconds only.
 //!
 //! Without a majority no further cut can be decided, and without the nodes of another shard no
-//! further epoch can be applied. A node waits for a majority for seconds, unless it knows that too
-//! many have ended, and not for shards. If the whole cluster stops, the last coordinator has applied
-//! every decided cut, and the others take its checkpoint when they start again.
+//! further epoch can be applied. A node waits for them for seconds, unless it knows that too many have
+//! ended. If the whole cluster stops, the last coordinator has applied every decided cut, and the
+//! others take its checkpoint when they start again.
 //!
 //! # The coordinator
 //!
@@ -71,7 +84,8 @@ use crate::agreement::{Term, centrality};
 /// each checkpoint is behind again when it is written.
 const CHECKPOINTS_MAX: u32 = 2;
 
-/// How long a node that is stopping waits for a majority to be connected.
+/// How long a node that is stopping waits for a majority and nodes of all shards to be connected, and
+/// a coordinator for other shards to stop as well.
 const PATIENCE: Span = Span::from_ms(3_000);
 
 /// Whether a replica is stopping in order.
@@ -99,6 +113,21 @@ pub(crate) struct Stops {
     /// `Some` from the request on.
     own: Option<Stop>,
     peers: Vec<Peer>,
+    /// `Some` if epochs run with the cuts of other logs.
+    others: Option<OtherLogs>,
+    /// Since when this coordinator begins no more epochs.
+    sealed_since: Option<Timestamp>,
+}
+
+/// The logs of other shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OtherLogs {
+    /// Whether a replica of each is connected, so that epochs can run.
+    pub can_run: bool,
+    /// The last epoch of any, if the coordinators of all begin no more epochs.
+    pub sealed_at: Option<SnapshotVersion>,
+    /// The last epoch that all connected replicas of these logs have applied.
+    pub applied: SnapshotVersion,
 }
 
 /// The progress of this replica's stop: see [`Inputs::advance_stops`].
@@ -110,7 +139,7 @@ struct Stop {
     released: Option<(Term, SnapshotVersion)>,
     /// The term in which this replica has left the leadership to another.
     left: Option<Term>,
-    /// Since when no majority is connected.
+    /// Since when too few are connected.
     alone_since: Option<Timestamp>,
     /// Whether this replica waits for nobody any more.
     is_over: bool,
@@ -134,7 +163,8 @@ struct Peer {
 
 impl Stops {
     pub(super) fn new(node_count: usize) -> Self {
-        Self { own: None, peers: vec![Peer::default(); node_count] }
+        let peers = vec![Peer::default(); node_count];
+        Self { own: None, peers, others: None, sealed_since: None }
     }
 
     /// Whether this replica or a peer is stopping or has stopped.
@@ -234,7 +264,7 @@ impl<H: Host> Inputs<H> {
     /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay, or
     /// because it may end itself.
     fn is_sealed(&self) -> bool {
-        if !self.stops.are_any() || H::has_other_logs(self) {
+        if !self.stops.are_any() {
             return false;
         }
         let is_up = |peer: NodeId| self.replica.is_up[peer.index()];
@@ -245,11 +275,28 @@ impl<H: Host> Inputs<H> {
 
     /// Whether the coordinator may propose a cut: it will be decided before too few replicas stay.
     pub(crate) fn may_propose(&self) -> bool {
-        if !self.stops.are_any() || H::has_other_logs(self) {
+        if !self.stops.are_any() {
             return true;
         }
         let votes = |peer| self.votes_for_this(peer);
-        !self.is_sealed() && (self.do_enough_stay() || self.are_enough_held(votes))
+        let may_begin = self.is_behind() || !self.is_sealed();
+        may_begin && (self.do_enough_stay() || self.are_enough_held(votes))
+    }
+
+    /// The last epoch of this log, if this replica is the coordinator and begins no more epochs.
+    pub(crate) fn sealed_at(&self) -> Option<SnapshotVersion> {
+        let leads = self.presence.is_ready && self.agreement().is_leader();
+        (leads && self.is_sealed()).then(|| self.last_epoch())
+    }
+
+    /// Whether all other logs end with the same epoch as this one, and their replicas have applied
+    /// it; or whether they do not stop.
+    fn are_others_ready(&self, now: Timestamp) -> bool {
+        let Some(others) = self.stops.others else { return true };
+        let last = self.last_epoch();
+        let do_end = others.sealed_at.is_some_and(|sealed| sealed <= last) && !self.is_behind();
+        let has_waited = self.stops.sealed_since.is_some_and(|since| now.since(since) >= PATIENCE);
+        has_waited || do_end && self.has_decided_all() && others.applied >= last
     }
 
     /// Whether a connected peer votes for this replica as the coordinator.
@@ -300,7 +347,8 @@ impl<H: Host> Inputs<H> {
 
     /// The coordinator releases the peers that are stopping, if it can do without them.
     fn release_stopping(&mut self, cx: &mut Cx<'_, H>) {
-        if !self.leads_surely() || !(self.do_enough_stay() || self.is_sealed()) {
+        let is_over = || self.is_sealed() && self.are_others_ready(cx.now.at);
+        if !self.leads_surely() || !(self.do_enough_stay() || is_over()) {
             return;
         }
         let agreement = self.agreement();
@@ -324,7 +372,7 @@ impl<H: Host> Inputs<H> {
     fn leave_leadership(&mut self, cx: &mut Cx<'_, H>) {
         let Some(stop) = &self.stops.own else { return };
         let leads = self.presence.is_ready && self.agreement().is_leader();
-        if !leads || stop.is_over || H::has_other_logs(self) {
+        if !leads || stop.is_over {
             return;
         }
         let rank = |node: &NodeId| centrality(*node, &self.replica.topology, None);
@@ -342,17 +390,19 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Makes progress with stops. `is_settled` tells whether no transaction of this replica is in
-    /// flight, `is_running` whether an epoch is partly applied, and `can_run` whether epochs can be
-    /// applied with the nodes that are connected.
+    /// flight, and `is_running` whether an epoch is partly applied.
     pub(crate) fn advance_stops(
         &mut self,
         cx: &mut Cx<'_, H>,
-        is_settled: bool,
-        (is_running, can_run): (bool, bool),
+        (is_settled, is_running): (bool, bool),
+        others: Option<OtherLogs>,
     ) {
         if !self.stops.are_any() {
             return;
         }
+        self.stops.others = others;
+        let since = self.stops.sealed_since.unwrap_or(cx.now.at);
+        self.stops.sealed_since = self.sealed_at().map(|_| since);
         let is_settled = is_settled && self.barriers.is_idle() || !self.can_apply();
         if let Some(stop) = &mut self.stops.own {
             // No new requests are accepted, so it remains true.
@@ -366,23 +416,23 @@ impl<H: Host> Inputs<H> {
         // A coordinator that may end still releases the others, as long as it is there.
         self.release_stopping(cx);
         if !self.may_stop() {
-            self.advance_own_stop(cx, is_running, can_run);
+            self.advance_own_stop(cx, is_running);
         }
     }
 
-    fn advance_own_stop(&mut self, cx: &mut Cx<'_, H>, is_running: bool, can_run: bool) {
+    fn advance_own_stop(&mut self, cx: &mut Cx<'_, H>, is_running: bool) {
         if self.collection.writing.is_some() {
             return;
         }
         let can_apply = self.can_apply();
         let Some(stop) = &self.stops.own else { return };
         let is_ready = self.presence.is_ready;
-        let may_end = is_ready && stop.is_settled && self.is_released(stop, can_apply);
+        let may_end = is_ready && stop.is_settled && self.is_released(stop, can_apply, cx.now.at);
         let is_idle = !can_apply || !is_running && self.is_caught_up();
         let has_failed = stop.checkpoints > 0 && self.collection.rests;
         let is_last = stop.checkpoints == CHECKPOINTS_MAX;
-        let (expects, is_patient) = match is_ready && can_run {
-            true => self.expects_majority(cx.now.at),
+        let (expects, is_patient) = match is_ready {
+            true => self.expects_others(cx.now.at),
             false => (false, false),
         };
         if expects && !may_end || is_patient && !is_idle {
@@ -419,14 +469,15 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether more cuts can be decided, because a majority is connected or may soon be, and whether
-    /// it is too early to give up without one.
-    fn expects_majority(&mut self, now: Timestamp) -> (bool, bool) {
+    /// Whether more cuts can be decided and applied, because a majority and nodes of all shards are
+    /// connected or may soon be, and whether it is too early to give up without them.
+    fn expects_others(&mut self, now: Timestamp) -> (bool, bool) {
         let count = |is_it: &dyn Fn(usize) -> bool| {
             self.replica.peers().filter(|peer| is_it(peer.index())).count() + 1
         };
         let majority = self.replica.topology.majority();
-        let is_connected = count(&|peer| self.replica.is_up[peer]) >= majority;
+        let can_run = self.stops.others.is_none_or(|others| others.can_run);
+        let is_connected = can_run && count(&|peer| self.replica.is_up[peer]) >= majority;
         let is_possible =
             count(&|peer| self.stops.peers[peer].stopping != Stopping::Over) >= majority;
         let has_decided_all = self.agreement().is_leader() && self.has_decided_all();
@@ -461,13 +512,11 @@ impl<H: Host> Inputs<H> {
 
     /// Whether the others can do without this replica: they decide without it, or there is nothing
     /// left to decide.
-    fn is_released(&self, stop: &Stop, can_apply: bool) -> bool {
-        if H::has_other_logs(self) {
-            return self.cut.undecided() == 0 || !self.agreement().is_leader();
-        }
+    fn is_released(&self, stop: &Stop, can_apply: bool, now: Timestamp) -> bool {
         let agreement = self.agreement();
         if agreement.is_leader() {
-            let is_over = self.do_enough_stay() || self.is_sealed() && self.has_decided_all();
+            let has_ended = || self.is_sealed() && self.has_decided_all();
+            let is_over = self.do_enough_stay() || has_ended() && self.are_others_ready(now);
             return self.leads_surely() && is_over;
         }
         let reached = match can_apply {

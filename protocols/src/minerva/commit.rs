@@ -212,6 +212,7 @@ impl Minerva {
     ) {
         self.finish_epoch(cx, epoch, cut);
         self.settle_in_flight(cx, epoch, entries, outcomes);
+        self.see_former_runs(epoch);
         self.state.inputs.release_barriers(cx, cut);
         self.read_released(cx);
         // Now, while the epoch's writes are still in the processor's caches.

@@ -285,7 +285,7 @@ impl Minerva {
     fn advance_stops(&mut self, cx: &mut Cx<'_, Self>) {
         let State { inputs, execution, commit, .. } = &mut self.state;
         let is_settled = execution.in_flight.is_empty();
-        inputs.advance_stops(cx, is_settled, (commit.is_some(), true));
+        inputs.advance_stops(cx, (is_settled, commit.is_some()), None);
     }
 
     /// Accepts requests again once the reported data is durable on this replica.

@@ -42,6 +42,8 @@ impl Minerva {
         let own = self.state.inputs.own_unapplied();
         let records = own.flat_map(|(_, batch)| &batch.records);
         self.state.execution.in_flight.extend(records.map(InFlight::of_an_earlier_life));
+        let bases = self.state.inputs.own_unapplied().map(|(_, batch)| batch.base);
+        self.state.execution.former_base = bases.max().unwrap_or_default();
     }
 
     /// Handles a batch of this replica's own log that a peer returned. It will commit like any
@@ -52,6 +54,8 @@ impl Minerva {
         let later = in_flight.split_off(in_flight.partition_point(|it| it.txn.sequence() < first));
         in_flight.extend(batch.records.iter().map(InFlight::of_an_earlier_life));
         in_flight.extend(later);
+        let former_base = &mut self.state.execution.former_base;
+        *former_base = batch.base.max(*former_base);
     }
 
     /// Applies the epochs that the log has decided, without waiting for agreement. A record with

@@ -47,6 +47,9 @@ pub(super) struct Execution {
     pub current_bytes: usize,
     /// The epoch on which the current batch's transactions ran.
     pub current_base: SnapshotVersion,
+    /// The last epoch on which transactions from before a restart ran. This replica may not have
+    /// applied it again.
+    pub former_base: SnapshotVersion,
 }
 
 /// A local transaction that is not committed.

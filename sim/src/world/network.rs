@@ -221,6 +221,11 @@ impl Network {
         was_up.then_some(link.connection)
     }
 
+    /// Whether two nodes are connected.
+    pub(super) fn is_connected(&self, a: NodeId, b: NodeId) -> bool {
+        self.links[a.min(b).index() * self.nodes + a.max(b).index()].is_up
+    }
+
     /// Whether the pair is connected by the connection of this era.
     pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, connection: ConnectionId) -> bool {
         let link = self.link(a, b);

@@ -121,7 +121,7 @@ impl<P: Protocol> World<P> {
         let program = self.upgrade.program + 1;
         let left = self.topology.node_ids().collect();
         let (since, acted) = (self.now, self.now);
-        let is_clean = kind.is_in_order && kind.is_after_all && self.is_calm();
+        let is_clean = kind.is_in_order && kind.is_after_all && self.is_calm(kind);
         self.upgrade = Upgrade {
             program,
             stage: Stage::Forward,
@@ -139,10 +139,21 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Whether nothing has failed lately, all nodes run, and shards need not stop at one epoch.
-    fn is_calm(&self) -> bool {
+    /// Whether nothing has failed lately, all nodes run and are connected, and all shards stop at
+    /// once if there are several: they have to end with the same epoch.
+    fn is_calm(&self, kind: UpgradeKind) -> bool {
         let are_over = self.faults.are_over_for(CALM, self.now);
-        self.topology.partitions.shards() == 1 && are_over && self.nodes.iter().all(Self::is_up)
+        let can_end = self.topology.partitions.shards() == 1 || !kind.is_rolling;
+        can_end && are_over && self.nodes.iter().all(|node| self.is_in_place(node))
+    }
+
+    /// Whether a node runs, has recovered its data, and is connected to all others.
+    fn is_in_place(&self, node: &Node<P>) -> bool {
+        let Some(running) = &node.running else { return node.is_destroyed };
+        let others = self.nodes.iter().filter(|other| other.id != node.id && !other.is_destroyed);
+        Self::is_up(node)
+            && running.protocol.status().rejoin.is_none()
+            && others.into_iter().all(|other| self.network.is_connected(node.id, other.id))
     }
 
     /// A fault begins: an upgrade in progress may need the earlier program again.
@@ -200,7 +211,7 @@ impl<P: Protocol> World<P> {
             Stage::Back if self.has_waited() => {
                 self.upgrade.stage = Stage::Forward;
                 self.upgrade.kind = UpgradeKind::new(true, false, true);
-                self.upgrade.is_clean = self.is_calm();
+                self.upgrade.is_clean = self.is_calm(self.upgrade.kind);
                 self.upgrade.left = self.topology.node_ids().collect();
             }
             Stage::Forward | Stage::Back => {}

@@ -1,9 +1,20 @@
 //! Seeds of the swarm that have failed, each with the bug.
 
+use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::minerva::Minerva;
 use pangea_sim::{Extent, drawn, run_swarm};
 
 /// Findings of the swarm. A seed reproduces a run only while the draws from it stay the same.
+const OF_MINERVA: &[(u64, &str)] = &[
+    (
+        531,
+        "after a restart, runs of this life did not see those of the former life on the same \
+         epoch, and both were valid",
+    ),
+    (1820, "an upgrade counted as undisturbed, although nodes were not connected yet (simulator)"),
+];
+
 const OF_CALVIN: &[(u64, &str)] = &[
     (
         19,
@@ -22,11 +33,16 @@ const OF_CALVIN: &[(u64, &str)] = &[
     ),
 ];
 
-#[test]
-fn seeds_that_have_failed_do_not_fail_again() {
-    for &(seed, what) in OF_CALVIN {
+fn do_not_fail<P: Protocol>(findings: &[(u64, &str)]) {
+    for &(seed, what) in findings {
         let extent = Extent { seeds: seed..seed + 1, time: None, threads: 1, is_twice: true };
-        let summary = run_swarm::<Calvin>(extent, &drawn::<Calvin>, &mut |_, _| {}).unwrap();
+        let summary = run_swarm::<P>(extent, &drawn::<P>, &mut |_, _| {}).unwrap();
         assert!(summary.failures.is_empty(), "{what}: {summary}");
     }
+}
+
+#[test]
+fn seeds_that_have_failed_do_not_fail_again() {
+    do_not_fail::<Minerva>(OF_MINERVA);
+    do_not_fail::<Calvin>(OF_CALVIN);
 }

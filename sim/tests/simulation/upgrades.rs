@@ -59,7 +59,7 @@ const KEPT: [u64; 1] = [16];
 
 /// Runs in which all nodes stop in order, with clients, and start when all have stopped. A run in
 /// which a node continues to refuse an epoch fails.
-fn run_in_order<P: Protocol>(options: &P::Options, nodes: usize) {
+fn run_in_order<P: Protocol>(options: &P::Options, (nodes, shards): (usize, u16)) {
     let seeds: u64 = std::env::var("PANGEA_UPGRADE_SEEDS").map_or(8, |n| n.parse().unwrap());
     for seed in (0..seeds).chain(KEPT) {
         let rule = |at_ms, rolling| Rule {
@@ -67,13 +67,22 @@ fn run_in_order<P: Protocol>(options: &P::Options, nodes: usize) {
             lasts_ms: 100,
             fault: Fault::Upgrade { in_order: true, rolling, after_all: true },
         };
-        let rules = Some(vec![rule(700, seed % 2 == 0), rule(SECOND_MS, seed / 2 % 2 == 0)]);
+        // Shards have to end with the same epoch, so all must stop at once.
+        let may_roll = shards == 1;
+        let rules = Some(vec![
+            rule(700, may_roll && seed % 2 == 0),
+            rule(SECOND_MS, may_roll && seed / 2 % 2 == 0),
+        ]);
         let duration = Span::from_ms(SECOND_MS + 6_000);
-        let any = Settings { rules, nodes, duration, ..settings(seed, (nodes, 1), &[]) };
+        let any = Settings { rules, nodes, duration, ..settings(seed, (nodes, shards), &[]) };
         let counts = clean::<P>(&any, options).counts;
         // A node that stopped early refuses epochs until it has a peer's checkpoint.
         assert_eq!(counts.upgrades_undone, 0, "{seed}");
-        assert_eq!(counts.stops_in_order, 2 * nodes as u64, "all stop in order, twice: {seed}");
+        assert_eq!(
+            counts.stops_in_order,
+            2 * nodes as u64 * u64::from(shards),
+            "all stop in order, twice: {seed}"
+        );
     }
 }
 
@@ -83,11 +92,23 @@ fn run_in_order<P: Protocol>(options: &P::Options, nodes: usize) {
 fn every_program_continues_after_all_nodes_have_stopped_in_order() {
     for nodes in [1, 3, 5] {
         let little = minerva::Options::scaled_down();
-        run_in_order::<Minerva>(&little, nodes);
-        run_in_order::<Minerva>(&minerva::Options { rerun_on_restart: true, ..little }, nodes);
+        run_in_order::<Minerva>(&little, (nodes, 1));
+        run_in_order::<Minerva>(&minerva::Options { rerun_on_restart: true, ..little }, (nodes, 1));
         for replication in [calvin::Replication::Synchronous, calvin::Replication::Asynchronous] {
             let little = calvin::Options { replication, ..calvin::Options::scaled_down() };
-            run_in_order::<Calvin>(&little, nodes);
+            run_in_order::<Calvin>(&little, (nodes, 1));
+        }
+    }
+}
+
+/// Each shard once stopped at an epoch of its own, and left the others with epochs that no program
+/// but theirs could run.
+#[test]
+fn every_program_continues_after_all_shards_have_stopped_in_order() {
+    for size in [(1, 2), (3, 2), (3, 3)] {
+        for replication in [calvin::Replication::Synchronous, calvin::Replication::Asynchronous] {
+            let little = calvin::Options { replication, ..calvin::Options::scaled_down() };
+            run_in_order::<Calvin>(&little, size);
         }
     }
 }

@@ -197,6 +197,7 @@ fn message_of_calvin(message: &calvin::Message) -> String {
         Message::RemoteResults { results } => {
             format!("RemoteResults, epoch {}: {}", results.epoch.0, results_of(results.read()))
         }
+        Message::Sealed { at, is_sealed } => format!("Sealed at {}: {is_sealed}", at.0),
         Message::ShardProgress { upto, applied, waits_for } => {
             let waits = waits_for.map_or(String::new(), |node| format!(", waits for {node}"));
             format!("ShardProgress up to {}, applied {}{waits}", upto.0, applied.0)
