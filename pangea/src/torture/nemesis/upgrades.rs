@@ -14,9 +14,7 @@
 //! with other code than before: the checks at the end of the run would find that. A node may refuse
 //! to start, or stop. Then the run does what its message has to say.
 //!
-//! After a stop in order the other program must continue: a refusal fails the run. Only partitioned
-//! tables are an exception, because an epoch can have cuts of two programs. Such a refusal is
-//! counted, and the run stops in order again.
+//! After a stop in order the other program must continue: a refusal fails the run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,9 +27,6 @@ use crate::failure::Failure;
 const LOOK: Duration = Duration::from_millis(100);
 /// The time for a node that refuses an epoch to get the checkpoint of one that has run it.
 const GRACE: Duration = Duration::from_secs(4);
-/// The maximum number of times that an upgrade goes back to the previous program, if tables are
-/// partitioned.
-const BACK_MAX: usize = 3;
 
 /// The programs of nodes. `None` is this program.
 #[derive(Debug, Default)]
@@ -42,8 +37,6 @@ pub struct Programs {
     other: Option<PathBuf>,
     /// How often an upgrade was refused after a kill.
     refusals: u64,
-    /// How often it was refused after a stop in order, too.
-    refusals_after_stops: u64,
 }
 
 impl Programs {
@@ -54,31 +47,9 @@ impl Programs {
 
     /// Returns what is to be added to the counts of faults, for humans.
     pub fn note(&self) -> String {
-        let after_stops = match self.refusals_after_stops {
-            0 => String::new(),
-            times => format!(
-                "; {times} refused an epoch after a stop in order, too, a limit of partitioned \
-                 tables"
-            ),
-        };
         match self.refusals {
             0 => String::new(),
-            refusals => {
-                format!(" ({refusals} upgrades were refused and done in order{after_stops})")
-            }
-        }
-    }
-
-    /// Handles a refusal by the other program after all nodes were stopped in order.
-    fn refused_after_stop(&mut self, refusal: &str, shards: usize) -> Result<(), Failure> {
-        self.refusals_after_stops += 1;
-        match shards {
-            1 => Err(Failure::failed(
-                "check failed: all nodes were stopped in order, and the other program refuses an \
-                 epoch",
-                refusal,
-            )),
-            _ => Ok(()),
+            refusals => format!(" ({refusals} upgrades were refused and done in order)"),
         }
     }
 }
@@ -126,13 +97,7 @@ impl Nemesis<'_> {
     pub(super) async fn upgrade_in_order(&mut self) -> Result<(), Failure> {
         self.heal().await?;
         self.wait_usable().await?;
-        match self.stop_and_start_other().await? {
-            true => Ok(()),
-            false => {
-                let what = "the other program refused an epoch after a stop in order".to_owned();
-                self.upgrade_cleanly(Failure::Failed(what)).await
-            }
-        }
+        self.stop_and_start_other().await
     }
 
     /// Waits until the upgraded nodes can commit.
@@ -157,27 +122,20 @@ impl Nemesis<'_> {
         };
         self.tell(&format!("refused: {refusal}"));
         self.programs.refusals += 1;
-        for _ in 0..BACK_MAX {
-            self.kill_all().await;
-            self.tell("start all with the previous program");
-            self.start_all(self.programs.current.clone()).await?;
-            if let Err(failure) = self.wait_usable().await
-                && self.refusal().is_none()
-            {
-                return Err(failure);
-            }
-            if self.stop_and_start_other().await? {
-                return Ok(());
-            }
+        self.kill_all().await;
+        self.tell("start all with the previous program");
+        self.start_all(self.programs.current.clone()).await?;
+        if let Err(failure) = self.wait_usable().await
+            && self.refusal().is_none()
+        {
+            return Err(failure);
         }
-        let what = "check failed: nodes refuse epochs although their advice was followed";
-        Err(Failure::Failed(what.to_owned()))
+        self.stop_and_start_other().await
     }
 
-    /// Stops all nodes in order, and starts them with the other program. Returns whether it
-    /// continues; only with partitioned tables it may refuse to.
-    async fn stop_and_start_other(&mut self) -> Result<bool, Failure> {
-        // Shards run an epoch together, so they can't finish it without those that have stopped.
+    /// Stops all nodes in order, and starts them with the other program, which must continue.
+    async fn stop_and_start_other(&mut self) -> Result<(), Failure> {
+        // Shards have to end with the same epoch.
         if self.cluster.plan.shards() > 1 || self.rng.bool() {
             self.tell("stop all in order, and start the other program");
             self.cluster.stop_members().await?;
@@ -194,12 +152,14 @@ impl Nemesis<'_> {
         };
         let Err(failure) = started else {
             self.swap_programs();
-            return Ok(true);
+            return Ok(());
         };
         let Some(refusal) = self.refusal() else { return Err(failure) };
         self.tell(&format!("refused after a stop in order: {refusal}"));
-        self.programs.refused_after_stop(&refusal, self.cluster.plan.shards())?;
-        Ok(false)
+        Err(Failure::failed(
+            "check failed: all nodes were stopped in order, and the other program refuses an epoch",
+            refusal,
+        ))
     }
 
     fn swap_programs(&mut self) {
@@ -258,20 +218,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_after_a_stop_in_order_fails_the_run_unless_tables_are_partitioned() {
-        let mut programs = Programs { refusals: 3, ..Programs::default() };
+    fn refusals_after_kills_are_reported() {
+        let programs = Programs { refusals: 3, ..Programs::default() };
         assert_eq!(programs.note(), " (3 upgrades were refused and done in order)");
-        let failed = programs.refused_after_stop("a (node 0) can't run epoch 7", 1).unwrap_err();
-        let text = failed.to_string();
-        assert!(text.contains("check failed: all nodes were stopped in order"), "{text}");
-        assert!(text.contains("can't run epoch 7"), "{text}");
-        let mut programs = Programs { refusals: 3, ..Programs::default() };
-        assert_eq!(programs.refused_after_stop("a (node 0) can't run epoch 7", 2), Ok(()));
-        assert_eq!(
-            programs.note(),
-            " (3 upgrades were refused and done in order; 1 refused an epoch after a stop in \
-             order, too, a limit of partitioned tables)"
-        );
+        assert_eq!(Programs::default().note(), "");
     }
 
     #[test]
