@@ -15,8 +15,8 @@ use crate::messages::NUMBER_MAX;
 use crate::presence::{Asked, Message, Met};
 use crate::streams::{Bid, lost_batches, lost_log};
 
-/// The knowledge of the receiver that is in a greeting, besides its identity, and whether the sender
-/// is stopping.
+/// The knowledge of the receiver that is in a greeting, besides its identity, and whether the
+/// sender is stopping.
 struct Evidence {
     /// The last batch of the receiver's log that the sender has without gaps.
     batches: Bid,

@@ -57,9 +57,9 @@
 //! A shard whose others do not stop waits for them for seconds only.
 //!
 //! Without a majority no further cut can be decided, and without the nodes of another shard no
-//! further epoch can be applied. A node waits for them for seconds, unless it knows that too many have
-//! ended. If the whole cluster stops, the last coordinator has applied every decided cut, and the
-//! others take its checkpoint when they start again.
+//! further epoch can be applied. A node waits for them for seconds, unless it knows that too many
+//! have ended. If the whole cluster stops, the last coordinator has applied every decided cut, and
+//! the others take its checkpoint when they start again.
 //!
 //! # The coordinator
 //!
@@ -84,8 +84,8 @@ use crate::agreement::{Term, centrality};
 /// each checkpoint is behind again when it is written.
 const CHECKPOINTS_MAX: u32 = 2;
 
-/// How long a node that is stopping waits for a majority and nodes of all shards to be connected, and
-/// a coordinator for other shards to stop as well.
+/// How long a node that is stopping waits for a majority and nodes of all shards to be connected,
+/// and a coordinator for other shards to stop as well.
 const PATIENCE: Span = Span::from_ms(3_000);
 
 /// Whether a replica is stopping in order.

@@ -218,8 +218,8 @@ fn a_node_that_connects_again_is_known_to_stop() {
     of::<Calvin>(Calvin::by_hand());
 }
 
-/// A node of another program refuses an epoch, and votes. It once ended at once when it was to stop,
-/// and the coordinator counted on its vote.
+/// A node of another program refuses an epoch, and votes. It once ended at once when it was to
+/// stop, and the coordinator counted on its vote.
 #[test]
 fn a_node_that_refuses_an_epoch_waits_for_its_release() {
     let mut cluster = run_some::<Calvin>(3, Calvin::by_hand());
