@@ -469,27 +469,6 @@ impl Calvin {
         }
     }
 
-    /// The coordinator tells the nodes of other shards whether its group begins no more epochs.
-    pub(in super::super) fn send_sealed(&mut self, cx: &mut Cx<'_, Self>) {
-        let (sealed, last) = (self.state.inputs.sealed_at(), self.state.inputs.last_epoch());
-        let Some(shards) = &mut self.state.shards else { return };
-        let had_sealed = std::mem::replace(&mut shards.has_sealed, sealed.is_some());
-        if sealed.is_none() && !had_sealed {
-            return;
-        }
-        let message = Message::Sealed { at: sealed.unwrap_or(last), is_sealed: sealed.is_some() };
-        shards.up.iter().for_each(|node| cx.send(*node, message.clone()));
-    }
-
-    pub(in super::super) fn on_sealed(&mut self, from: NodeId, at: SnapshotVersion, is_so: bool) {
-        let shards = self.shards();
-        let reports = &mut shards.stream(shards.shard_of(from)).reports;
-        match is_so {
-            true => reports.sealed.insert(from, at),
-            false => reports.sealed.remove(&from),
-        };
-    }
-
     /// Handles a report on the other groups by a replica of this shard, which may see more than
     /// this node.
     pub(in super::super) fn on_group_progress(

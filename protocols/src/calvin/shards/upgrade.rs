@@ -36,13 +36,16 @@
 //! either by all programs, or by the one program of all its cuts, with which the operator can start
 //! all nodes. No group needs to know the programs of the others before it proposes, so neither an
 //! upgrade nor a restart waits for a node of another shard.
+//!
+//! **After a stop in order no epoch is left.** The coordinator of each group tells the others that it
+//! begins no more epochs, and they end with the same one (`inputs/stop.rs`).
 
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::CodeDigest;
 
 use super::super::recovery::ShardEpochRecord;
-use super::super::{Calvin, Cut};
+use super::super::{Calvin, Cut, Message};
 use super::slice::CutId;
 use super::{ShardOutcome, Shards};
 use crate::inputs::Rules as _;
@@ -70,6 +73,27 @@ impl EpochCode {
 }
 
 impl Calvin {
+    /// The coordinator tells the nodes of other shards whether its group begins no more epochs.
+    pub(in super::super) fn send_sealed(&mut self, cx: &mut Cx<'_, Self>) {
+        let (sealed, last) = (self.state.inputs.sealed_at(), self.state.inputs.last_epoch());
+        let Some(shards) = &mut self.state.shards else { return };
+        let had_sealed = std::mem::replace(&mut shards.has_sealed, sealed.is_some());
+        if sealed.is_none() && !had_sealed {
+            return;
+        }
+        let message = Message::Sealed { at: sealed.unwrap_or(last), is_sealed: sealed.is_some() };
+        shards.up.iter().for_each(|node| cx.send(*node, message.clone()));
+    }
+
+    pub(in super::super) fn on_sealed(&mut self, from: NodeId, at: SnapshotVersion, is_so: bool) {
+        let shards = self.shards();
+        let reports = &mut shards.stream(shards.shard_of(from)).reports;
+        match is_so {
+            true => reports.sealed.insert(from, at),
+            false => reports.sealed.remove(&from),
+        };
+    }
+
     /// The program that runs an epoch, if the slices of all shards have arrived.
     pub(super) fn code_of_epoch(&self, epoch: SnapshotVersion) -> Option<EpochCode> {
         let shards = self.state.shards.as_ref()?;
