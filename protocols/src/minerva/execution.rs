@@ -234,8 +234,8 @@ impl Minerva {
     }
 
     /// Shows the writes of runs from before a restart to the next runs, if the temporary state is
-    /// reset every epoch and both are on this epoch: runs of one source on one epoch don't conflict,
-    /// because they see each other.
+    /// reset every epoch and both are on this epoch: runs of one source on one epoch don't
+    /// conflict, because they see each other.
     pub(super) fn see_former_runs(&mut self, epoch: SnapshotVersion) {
         let former_base = self.state.execution.former_base;
         if self.state.options.keep_uncommitted || epoch > former_base {

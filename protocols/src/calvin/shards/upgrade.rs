@@ -37,8 +37,8 @@
 //! all nodes. No group needs to know the programs of the others before it proposes, so neither an
 //! upgrade nor a restart waits for a node of another shard.
 //!
-//! **After a stop in order no epoch is left.** The coordinator of each group tells the others that it
-//! begins no more epochs, and they end with the same one (`inputs/stop.rs`).
+//! **After a stop in order no epoch is left.** The coordinator of each group tells the others that
+//! it begins no more epochs, and they end with the same one (`inputs/stop.rs`).
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
