@@ -7,7 +7,7 @@ use pangea_protocols::minerva::Minerva;
 
 use super::support::words::{Timer, Transcribed};
 use super::support::{ClusterOf, Fate, by_hand};
-use super::upgrade::{refused, rerun, run_some, start_newer, stop_in_order};
+use super::upgrade::{refused, rerun, run_some, start_newer, stop_in_order, two_shards};
 
 fn may_stop<P: Transcribed>(cluster: &ClusterOf<P>, id: usize) -> bool {
     cluster.nodes[id].brain.as_ref().expect("the node runs").may_stop()
@@ -328,4 +328,36 @@ fn a_coordinator_that_stops_leaves_its_place_to_a_node_that_stays() {
     of::<Minerva>(by_hand());
     of::<Calvin>(Calvin::by_hand());
     of::<Calvin>(asynchronous());
+}
+
+/// Each shard once ended with an epoch of its own, so that another one had epochs that no node of
+/// the next program could run.
+#[test]
+fn shards_end_with_the_same_epoch() {
+    let mut cluster = two_shards();
+    ask_to_stop(&mut cluster, 0);
+    cluster.run_for(1_000);
+    assert!(!may_stop(&cluster, 0), "the other shard may begin an epoch");
+    let ticket = cluster.call_declared(1, "add z 1");
+    cluster.epoch();
+    cluster.run_for(500);
+    cluster.result(1, ticket);
+    ask_to_stop(&mut cluster, 1);
+    cluster.run_for(1_000);
+    for id in 0..2 {
+        assert!(may_stop(&cluster, id), "node {id}");
+    }
+    (0..2).for_each(|id| cluster.crash(id));
+    start_newer(&mut cluster);
+    assert_eq!((refused(&cluster, 0), refused(&cluster, 1)), (None, None));
+    assert_eq!(cluster.value(1, "z"), "1");
+}
+
+/// A shard whose others do not stop ends nevertheless.
+#[test]
+fn a_shard_waits_for_the_others_for_seconds_only() {
+    let mut cluster = two_shards();
+    ask_to_stop(&mut cluster, 0);
+    cluster.run_for(3_500);
+    assert!(may_stop(&cluster, 0));
 }

@@ -230,15 +230,19 @@ fn a_node_alone_runs_at_once_what_it_finds_in_its_log() {
     of::<Calvin>(Calvin::by_hand());
 }
 
-/// Two shards, each of which has one node: keys from "m" on are those of n1. Their nodes have begun
-/// epoch 1, of which neither has the other's slice. Either both have decided their parts, or n0
-/// alone.
-fn divided(are_both_decided: bool) -> ClusterOf<Calvin> {
+/// Two shards, each of which has one node: keys from "m" on are those of n1.
+pub(super) fn two_shards() -> ClusterOf<Calvin> {
     let partitions = Partitions::new(2, Rule::Ranges { starts: vec![b"m".to_vec()] });
     let topology = Topology::one_node_per_region("test", &["a"], Span::from_ms(1));
-    let options = Calvin::by_hand();
-    let mut cluster = ClusterOf::not_started_in(topology.divided(partitions), options);
+    let mut cluster = ClusterOf::not_started_in(topology.divided(partitions), Calvin::by_hand());
     cluster.start_all();
+    cluster
+}
+
+/// Two shards, whose nodes have begun epoch 1, of which neither has the other's slice. Either both
+/// have decided their parts, or n0 alone.
+fn divided(are_both_decided: bool) -> ClusterOf<Calvin> {
+    let mut cluster = two_shards();
     cluster.on_words(|_, _, _| Fate::Lose);
     cluster.call_declared(0, "add a 1");
     cluster.call_declared(1, "add z 1");
