@@ -235,6 +235,14 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
+    /// Whether a peer has voted in this replica's term since it last connected.
+    pub(crate) fn has_vote_of(&self, peer: NodeId) -> bool {
+        match self {
+            Self::SingleNode(_) => false,
+            Self::Replicated(log) => log.has_vote_of(peer),
+        }
+    }
+
     /// Whether a majority, of which this replica is one, has accepted the log of this replica's
     /// term. Then no entry that is missing in that log can be decided.
     pub(crate) fn is_followed(&self) -> bool {

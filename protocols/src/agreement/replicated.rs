@@ -38,6 +38,9 @@ pub struct ReplicatedLog<E: Decision> {
     nodes: RangeInclusive<u64>,
     /// The latest term that each peer has promised.
     promises: BTreeMap<u64, Term>,
+    /// The latest term that each peer has promised or accepted since it last connected: before
+    /// that it may have been another life of it, which could vote.
+    votes: BTreeMap<u64, Term>,
     /// The latest term whose log each peer has accepted.
     accepted: BTreeMap<u64, Term>,
     /// Whether this replica seeks leadership if it is the better leader.
@@ -100,6 +103,7 @@ impl<E: Decision> ReplicatedLog<E> {
             requests_leadership,
             nodes,
             promises: BTreeMap::new(),
+            votes: BTreeMap::new(),
             accepted: BTreeMap::new(),
             has_ambition: true,
             taken,
@@ -125,6 +129,11 @@ impl<E: Decision> ReplicatedLog<E> {
     /// The latest term that a peer has promised this replica to follow, since this replica started.
     pub(super) fn promise_of(&self, peer: NodeId) -> Term {
         self.promises.get(&pid(peer)).copied().unwrap_or_default()
+    }
+
+    /// Whether a peer has voted in this replica's term since it last connected.
+    pub(super) fn has_vote_of(&self, peer: NodeId) -> bool {
+        self.votes.get(&pid(peer)) == Some(&self.term())
     }
 
     /// Whether a majority, of which this replica is one, has accepted the log of its term.
@@ -186,6 +195,7 @@ impl<E: Decision> ReplicatedLog<E> {
         if let Some(promised) = check::promised(&message) {
             let promise = self.promises.entry(from).or_default();
             *promise = (*promise).max(Term(promised));
+            self.votes.insert(from, Term(promised));
         }
         if let Some(accepted) = check::accepted(&message) {
             self.accepted.insert(from, Term(accepted));
@@ -216,6 +226,7 @@ impl<E: Decision> ReplicatedLog<E> {
 
     /// Handles a reconnect to a peer; earlier messages may be lost.
     pub(super) fn on_peer_up(&mut self, peer: NodeId) {
+        self.votes.remove(&pid(peer));
         self.paxos.reconnected(pid(peer));
     }
 

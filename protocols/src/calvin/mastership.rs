@@ -230,6 +230,7 @@ impl Inputs<Calvin> {
         self.is_open()
             && !self.is_refusing()
             && self.may_propose()
+            && !self.extension.mastery.has_transferred
             && self.extension.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }
@@ -399,7 +400,8 @@ impl Inputs<Calvin> {
         let Some((to, until)) = self.extension.mastery.successor else { return };
         if cx.now.at >= until {
             cx.mark("calvin.yield_in_vain");
-            self.extension.mastery.successor = None;
+            (self.extension.mastery.successor, self.extension.mastery.has_transferred) =
+                (None, false);
             return;
         }
         let is_settled =

@@ -319,7 +319,7 @@ impl Calvin {
                 let of_epochs = self.awaited_of_others();
                 self.state.inputs.on_progress_timeout(cx, of_epochs);
                 self.send_shard_progress(cx);
-                self.send_sealed(cx);
+                self.send_sealed(cx, false);
                 self.send_group_progress(cx);
                 self.replace_unreachable_sources(cx);
                 if self.state.inputs.has_turn() {
@@ -382,6 +382,10 @@ impl Calvin {
             && shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0);
         let others = shards.as_ref().map(shards::Shards::other_logs);
         inputs.advance_stops(cx, (is_settled, running.is_some()), others);
+        if inputs.is_stopping() {
+            self.send_sealed(cx, true);
+            self.send_shard_progress(cx);
+        }
     }
 
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or

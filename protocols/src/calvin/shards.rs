@@ -156,8 +156,8 @@ pub(super) struct Shards {
     pub group_progress_sent: Option<(NodeId, SnapshotVersion)>,
     /// The epoch that all other groups have reached, as reported by replicas of this group.
     pub reached_by_groups: SnapshotVersion,
-    /// Whether this node has told the other shards that its group begins no more epochs.
-    pub has_sealed: bool,
+    /// The last epoch with which this node told the other shards that its group begins no more.
+    pub sealed_sent: Option<SnapshotVersion>,
     /// The connected nodes of other shards.
     pub up: BTreeSet<NodeId>,
     /// The approximate maximum size of a message to another shard, in bytes.
@@ -315,7 +315,7 @@ impl Shards {
             behind_for: 0,
             group_progress_sent: None,
             reached_by_groups: SnapshotVersion::ZERO,
-            has_sealed: false,
+            sealed_sent: None,
             up: BTreeSet::new(),
             message_bytes,
             topology: topology.clone(),
@@ -346,7 +346,10 @@ impl Shards {
         OtherLogs {
             can_run: streams().all(|stream| stream.replicas.iter().any(is_up)),
             sealed_at: sealed.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()),
-            applied: applied.map(Option::unwrap_or_default).min().unwrap_or_default(),
+            applied: applied
+                .map(Option::unwrap_or_default)
+                .min()
+                .unwrap_or(SnapshotVersion(u64::MAX)),
         }
     }
 

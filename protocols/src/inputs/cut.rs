@@ -43,7 +43,7 @@ pub(crate) const EPOCH_COUNTS_AS: usize = 1;
 const CUT_TXNS_MAX: u64 = 4_096;
 
 /// A removed replica is readmitted when it is at most this many epochs behind.
-const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
+pub(super) const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
 
 /// A replica that is fewer epochs behind than this is not removed for it, however large they are.
 pub(super) const BEHIND_EPOCHS_MIN: u64 = 2 * READMIT_EPOCHS_BEHIND_MAX;

@@ -22,7 +22,7 @@
 //! ```text
 //!   stopping node                     coordinator
 //!     | Stopping(is_settled: false) --> |
-//!     | Stopping(is_settled: true)  --> |  enough replicas stay: continues
+//!     | Stopping(is_settled: true)  --> |  enough replicas stay: goes on, and releases it at once
 //!     |                                 |  else: waits until all that stop are settled, and
 //!     |                                 |  then proposes no more
 //!     | <------------- MayStop(n)       |  n is the last cut that it has proposed
@@ -76,6 +76,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
+use super::cut::READMIT_EPOCHS_BEHIND_MAX;
 use super::messages::Message;
 use super::{Host, Inputs};
 use crate::agreement::{Term, centrality};
@@ -87,6 +88,9 @@ const CHECKPOINTS_MAX: u32 = 2;
 /// How long a node that is stopping waits for a majority and nodes of all shards to be connected,
 /// and a coordinator for other shards to stop as well.
 const PATIENCE: Span = Span::from_ms(3_000);
+
+/// The interval at which a coordinator asks another again to take its place.
+const LEAVE_RETRY: Span = Span::from_ms(1_000);
 
 /// Whether a replica is stopping in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,12 +137,17 @@ pub(crate) struct OtherLogs {
 /// The progress of this replica's stop: see [`Inputs::advance_stops`].
 #[derive(Debug, Default)]
 struct Stop {
-    /// Whether this replica waits for none of its transactions.
+    /// Whether no transaction of this replica is in flight. No new requests are accepted, so it
+    /// remains true.
     is_settled: bool,
+    /// Whether this replica can apply no epochs at present, and does not wait for its transactions.
+    is_excused: bool,
     /// The coordinator's release: its term, and the last cut that it has proposed.
     released: Option<(Term, SnapshotVersion)>,
-    /// The term in which this replica has left the leadership to another.
-    left: Option<Term>,
+    /// When this coordinator last asked another to take its place, and in which term.
+    left: Option<(Term, Timestamp)>,
+    /// Since when it has tried to.
+    leaves_since: Option<Timestamp>,
     /// Since when too few are connected.
     alone_since: Option<Timestamp>,
     /// Whether this replica waits for nobody any more.
@@ -159,6 +168,12 @@ struct Peer {
     released_in: Option<Term>,
     /// Whether it has said so since the last announcement.
     is_told: bool,
+}
+
+impl Stop {
+    fn waits_for_none(&self) -> bool {
+        self.is_settled || self.is_excused
+    }
 }
 
 impl Stops {
@@ -182,8 +197,8 @@ impl Stops {
         match &self.own {
             None => Stopping::Stays,
             Some(Stop { is_over: true, .. }) => Stopping::Over,
-            Some(Stop { is_settled: false, .. }) => Stopping::Unsettled,
-            Some(_) => Stopping::Settled,
+            Some(stop) if stop.waits_for_none() => Stopping::Settled,
+            Some(_) => Stopping::Unsettled,
         }
     }
 
@@ -261,8 +276,7 @@ impl<H: Host> Inputs<H> {
         };
     }
 
-    /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay, or
-    /// because it may end itself.
+    /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay.
     fn is_sealed(&self) -> bool {
         if !self.stops.are_any() {
             return false;
@@ -270,7 +284,7 @@ impl<H: Host> Inputs<H> {
         let is_up = |peer: NodeId| self.replica.is_up[peer.index()];
         let are_ready = || self.are_stops_settled() || !self.are_enough_held(is_up);
         let is_over = self.stops.own_stopping() == Stopping::Over;
-        is_over || !self.do_enough_stay() && are_ready()
+        !self.do_enough_stay() && (is_over || are_ready())
     }
 
     /// Whether the coordinator may propose a cut: it will be decided before too few replicas stay.
@@ -285,15 +299,19 @@ impl<H: Host> Inputs<H> {
 
     /// The last epoch of this log, if this replica is the coordinator and begins no more epochs.
     pub(crate) fn sealed_at(&self) -> Option<SnapshotVersion> {
-        let leads = self.presence.is_ready && self.agreement().is_leader();
-        (leads && self.is_sealed()).then(|| self.last_epoch())
+        (self.leads_surely() && self.is_sealed()).then(|| self.last_cut())
+    }
+
+    /// The last cut that this coordinator has proposed or found in its log.
+    fn last_cut(&self) -> SnapshotVersion {
+        self.last_epoch().max(SnapshotVersion(self.agreement().end()))
     }
 
     /// Whether all other logs end with the same epoch as this one, and their replicas have applied
     /// it; or whether they do not stop.
     fn are_others_ready(&self, now: Timestamp) -> bool {
         let Some(others) = self.stops.others else { return true };
-        let last = self.last_epoch();
+        let last = self.last_cut();
         let do_end = others.sealed_at.is_some_and(|sealed| sealed <= last) && !self.is_behind();
         let has_waited = self.stops.sealed_since.is_some_and(|since| now.since(since) >= PATIENCE);
         has_waited || do_end && self.has_decided_all() && others.applied >= last
@@ -301,8 +319,7 @@ impl<H: Host> Inputs<H> {
 
     /// Whether a connected peer votes for this replica as the coordinator.
     fn votes_for_this(&self, peer: NodeId) -> bool {
-        let agreement = self.agreement();
-        self.replica.is_up[peer.index()] && agreement.promise_of(peer) == agreement.term()
+        self.replica.is_up[peer.index()] && self.agreement().has_vote_of(peer)
     }
 
     /// The replicas that are not stopping and vote for this one, as the coordinator.
@@ -330,7 +347,7 @@ impl<H: Host> Inputs<H> {
 
     /// Whether no connected replica that is stopping waits for a transaction.
     fn are_stops_settled(&self) -> bool {
-        let own = self.stops.own.as_ref().is_none_or(|stop| stop.is_settled);
+        let own = self.stops.own.as_ref().is_none_or(Stop::waits_for_none);
         let is_settled = |peer: NodeId| {
             let stopping = self.stops.peers[peer.index()].stopping;
             !self.replica.is_up[peer.index()] || stopping != Stopping::Unsettled
@@ -351,9 +368,7 @@ impl<H: Host> Inputs<H> {
         if !self.leads_surely() || !(self.do_enough_stay() || is_over()) {
             return;
         }
-        let agreement = self.agreement();
-        let (term, end) = (agreement.term(), SnapshotVersion(agreement.end()));
-        let last = self.last_epoch().max(end);
+        let (term, last) = (self.agreement().term(), self.last_cut());
         for peer in self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]) {
             let stop = &mut self.stops.peers[peer.index()];
             if stop.stopping == Stopping::Stays {
@@ -371,22 +386,38 @@ impl<H: Host> Inputs<H> {
     /// A coordinator that is stopping leaves its place to a replica that stays, if enough do.
     fn leave_leadership(&mut self, cx: &mut Cx<'_, H>) {
         let Some(stop) = &self.stops.own else { return };
-        let leads = self.presence.is_ready && self.agreement().is_leader();
-        if !leads || stop.is_over {
+        if !self.presence.is_ready || !self.agreement().is_leader() || stop.may_end {
             return;
         }
-        let rank = |node: &NodeId| centrality(*node, &self.replica.topology, None);
-        let heir = self.staying().max_by_key(rank).filter(|_| self.do_enough_stay());
+        let (now, term) = (cx.now.at, self.agreement().term());
+        let has_asked = |(of, at): (Term, Timestamp)| of == term && now.since(at) < LEAVE_RETRY;
+        let is_due = stop.waits_for_none() && !stop.left.is_some_and(has_asked);
+        let heir = self.heir();
+        let Some(stop) = &mut self.stops.own else { return };
+        let since = stop.leaves_since.unwrap_or(now);
+        stop.leaves_since = heir.map(|_| since);
         if H::has_master(self) {
             return H::yield_mastership(self, cx, heir);
         }
-        let term = self.agreement().term();
-        let (Some(heir), true) = (heir, stop.is_settled && stop.left != Some(term)) else { return };
-        cx.mark("inputs.leadership_left");
-        self.replica.send(cx, heir, Message::TransferLeadership { term });
-        if let Some(stop) = &mut self.stops.own {
-            stop.left = Some(term);
+        if let Some(heir) = heir.filter(|_| is_due) {
+            cx.mark("inputs.leadership_left");
+            self.replica.send(cx, heir, Message::TransferLeadership { term });
+            if let Some(stop) = &mut self.stops.own {
+                stop.left = Some((term, now));
+            }
         }
+    }
+
+    /// The replica that should lead in place of this one, if enough stay: not one that is far
+    /// behind, if possible, and else the best placed.
+    fn heir(&self) -> Option<NodeId> {
+        let (topology, master) = (&self.replica.topology, H::preferred_master(self));
+        let furthest = self.furthest();
+        let rank = |node: &NodeId| {
+            let behind = furthest.0.saturating_sub(self.collection.applied[node.index()].0);
+            (behind <= READMIT_EPOCHS_BEHIND_MAX, centrality(*node, topology, master))
+        };
+        self.staying().max_by_key(rank).filter(|_| self.do_enough_stay())
     }
 
     /// Makes progress with stops. `is_settled` tells whether no transaction of this replica is in
@@ -403,14 +434,15 @@ impl<H: Host> Inputs<H> {
         self.stops.others = others;
         let since = self.stops.sealed_since.unwrap_or(cx.now.at);
         self.stops.sealed_since = self.sealed_at().map(|_| since);
-        let is_settled = is_settled && self.barriers.is_idle() || !self.can_apply();
+        let is_settled = is_settled && self.barriers.is_idle();
+        let is_excused = !self.can_apply();
+        let before = self.stops.own_stopping();
         if let Some(stop) = &mut self.stops.own {
-            // No new requests are accepted, so it remains true.
-            let is_new = !stop.is_settled && is_settled;
-            stop.is_settled |= is_new;
-            if is_new {
-                self.announce_stop(cx);
-            }
+            stop.is_settled |= is_settled;
+            stop.is_excused = is_excused;
+        }
+        if self.stops.own_stopping() != before {
+            self.announce_stop(cx);
         }
         self.leave_leadership(cx);
         // A coordinator that may end still releases the others, as long as it is there.
@@ -427,7 +459,8 @@ impl<H: Host> Inputs<H> {
         let can_apply = self.can_apply();
         let Some(stop) = &self.stops.own else { return };
         let is_ready = self.presence.is_ready;
-        let may_end = is_ready && stop.is_settled && self.is_released(stop, can_apply, cx.now.at);
+        let may_end =
+            is_ready && stop.waits_for_none() && self.is_released(stop, can_apply, cx.now.at);
         let is_idle = !can_apply || !is_running && self.is_caught_up();
         let has_failed = stop.checkpoints > 0 && self.collection.rests;
         let is_last = stop.checkpoints == CHECKPOINTS_MAX;
@@ -480,15 +513,17 @@ impl<H: Host> Inputs<H> {
         let is_connected = can_run && count(&|peer| self.replica.is_up[peer]) >= majority;
         let is_possible =
             count(&|peer| self.stops.peers[peer].stopping != Stopping::Over) >= majority;
-        let has_decided_all = self.agreement().is_leader() && self.has_decided_all();
+        let leads = self.agreement().is_leader();
+        let has_decided_all = self.has_decided_all();
         let Some(stop) = &mut self.stops.own else { return (false, false) };
-        if is_connected && is_possible {
+        if is_connected && (is_possible || leads && !has_decided_all) {
             stop.alone_since = None;
             return (true, true);
         }
         let since = *stop.alone_since.get_or_insert(now);
         let is_patient = now.since(since) < PATIENCE;
-        (is_possible && is_patient && !(has_decided_all && stop.is_settled), is_patient)
+        let is_done = leads && has_decided_all && stop.waits_for_none();
+        (is_possible && is_patient && !is_done, is_patient)
     }
 
     /// Whether every cut that this replica knows of is decided.
@@ -515,8 +550,11 @@ impl<H: Host> Inputs<H> {
     fn is_released(&self, stop: &Stop, can_apply: bool, now: Timestamp) -> bool {
         let agreement = self.agreement();
         if agreement.is_leader() {
+            // Those that stay should have another coordinator first.
+            let since = stop.leaves_since.filter(|_| self.do_enough_stay());
+            let has_tried = since.is_some_and(|since| now.since(since) >= PATIENCE);
             let has_ended = || self.is_sealed() && self.has_decided_all();
-            let is_over = self.do_enough_stay() || has_ended() && self.are_others_ready(now);
+            let is_over = has_tried || has_ended() && self.are_others_ready(now);
             return self.leads_surely() && is_over;
         }
         let reached = match can_apply {

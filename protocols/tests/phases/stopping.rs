@@ -361,3 +361,30 @@ fn a_shard_waits_for_the_others_for_seconds_only() {
     cluster.run_for(3_500);
     assert!(may_stop(&cluster, 0));
 }
+
+/// The message that leaves the leadership is lost, or its receiver can't lead yet. The coordinator
+/// once proposed nothing any more, and never asked again.
+#[test]
+fn a_coordinator_that_stops_goes_on_until_another_leads() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (first, others) = roles(&cluster);
+        cluster.on_words(|_, _, words| match words {
+            "TransferLeadership" => Fate::Lose,
+            _ => Fate::Deliver,
+        });
+        ask_to_stop(&mut cluster, first);
+        cluster.run_for(300);
+        assert!(!may_stop(&cluster, first), "nobody leads in its place yet");
+        let ticket = cluster.call_declared(others[0], "add x 10");
+        cluster.epoch();
+        cluster.run_for(50);
+        cluster.result(others[0], ticket);
+        cluster.heal();
+        cluster.run_for(1_000);
+        assert_ne!(cluster.leader(), first, "it asks again");
+        assert!(may_stop(&cluster, first));
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}

@@ -205,6 +205,7 @@ impl<P: Protocol> World<P> {
                 let (program, down) = (self.upgrade.program, self.upgrade.down);
                 outdated.into_iter().for_each(|id| self.restart_with(id, program, down));
             }
+            Stage::Forward if self.nodes.iter().any(|node| node.stop_by.is_some()) => {}
             Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
                 self.go_back();
             }

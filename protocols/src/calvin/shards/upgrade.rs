@@ -73,12 +73,13 @@ impl EpochCode {
 }
 
 impl Calvin {
-    /// The coordinator tells the nodes of other shards whether its group begins no more epochs.
-    pub(in super::super) fn send_sealed(&mut self, cx: &mut Cx<'_, Self>) {
+    /// The coordinator tells the nodes of other shards whether its group begins no more epochs; with
+    /// `is_news` only if that has changed.
+    pub(in super::super) fn send_sealed(&mut self, cx: &mut Cx<'_, Self>, is_news: bool) {
         let (sealed, last) = (self.state.inputs.sealed_at(), self.state.inputs.last_epoch());
         let Some(shards) = &mut self.state.shards else { return };
-        let had_sealed = std::mem::replace(&mut shards.has_sealed, sealed.is_some());
-        if sealed.is_none() && !had_sealed {
+        let before = std::mem::replace(&mut shards.sealed_sent, sealed);
+        if sealed.or(before).is_none() || is_news && sealed == before {
             return;
         }
         let message = Message::Sealed { at: sealed.unwrap_or(last), is_sealed: sealed.is_some() };
