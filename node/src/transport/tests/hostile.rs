@@ -69,7 +69,7 @@ fn strangers() -> Vec<(&'static str, Vec<u8>)> {
         ("n2 must not dial node n1", peer_frame(|h| h.from = NodeId(2))),
         ("n1 must not dial node n1", peer_frame(|h| h.from = NodeId(1))),
         ("cluster \"other\" does not match \"test\"", client_frame("other")),
-        ("wire version 11", with_byte(peer_frame(|_| {}), 4, 11)),
+        ("wire version 200", with_byte(peer_frame(|_| {}), 4, 200)),
         ("unknown kind 200", with_byte(peer_frame(|_| {}), 5, 200)),
         ("unknown flags", with_byte(peer_frame(|_| {}), 7, 0x80)),
         ("wrong checksum", with_byte(peer_frame(|_| {}), 30, 0xff)),
