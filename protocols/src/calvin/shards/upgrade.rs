@@ -73,8 +73,8 @@ impl EpochCode {
 }
 
 impl Calvin {
-    /// The coordinator tells the nodes of other shards whether its group begins no more epochs; with
-    /// `is_news` only if that has changed.
+    /// The coordinator tells the nodes of other shards whether its group begins no more epochs;
+    /// with `is_news` only if that has changed.
     pub(in super::super) fn send_sealed(&mut self, cx: &mut Cx<'_, Self>, is_news: bool) {
         let (sealed, last) = (self.state.inputs.sealed_at(), self.state.inputs.last_epoch());
         let Some(shards) = &mut self.state.shards else { return };
