@@ -56,10 +56,12 @@
 //!
 //! A shard whose others do not stop waits for them for seconds only.
 //!
+//! # Lost connections
+//!
 //! Without a majority no further cut can be decided, and without the nodes of another shard no
 //! further epoch can be applied. A node waits for them for seconds, unless it knows that too many
-//! have ended. If the whole cluster stops, the last coordinator has applied every decided cut, and
-//! the others take its checkpoint when they start again.
+//! have ended. If the whole cluster stops, the last coordinator has applied every decided cut, unless
+//! it needs a checkpoint itself, and the others can take its checkpoint when they start again.
 //!
 //! # The coordinator
 //!
@@ -267,13 +269,11 @@ impl<H: Host> Inputs<H> {
     /// Handles the release by the coordinator of a term.
     pub(super) fn on_may_stop(&mut self, term: Term, last: SnapshotVersion) {
         let Some(Stop { released, .. }) = &mut self.stops.own else { return };
-        // Each release of a term is valid on its own, so the earliest cut is enough. One of an
-        // earlier term comes from a coordinator that was deposed.
-        *released = match *released {
-            Some(later) if later.0 > term => Some(later),
-            Some((same, earlier)) if same == term => Some((term, earlier.min(last))),
-            _ => Some((term, last)),
-        };
+        // Each release of a term is valid on its own, so the first is enough. One of an earlier
+        // term comes from a coordinator that was deposed.
+        if released.is_none_or(|(of, _)| of < term) {
+            *released = Some((term, last));
+        }
     }
 
     /// Whether the coordinator proposes no more cuts, because replicas stop and too few stay.
@@ -358,8 +358,7 @@ impl<H: Host> Inputs<H> {
     /// Whether this replica is the coordinator, and no cut of an earlier term can return.
     fn leads_surely(&self) -> bool {
         let agreement = self.agreement();
-        let is_sure = agreement.is_followed();
-        self.presence.is_ready && agreement.is_leader() && is_sure
+        self.presence.is_ready && agreement.is_leader() && agreement.is_followed()
     }
 
     /// The coordinator releases the peers that are stopping, if it can do without them.
@@ -392,19 +391,17 @@ impl<H: Host> Inputs<H> {
         let (now, term) = (cx.now.at, self.agreement().term());
         let has_asked = |(of, at): (Term, Timestamp)| of == term && now.since(at) < LEAVE_RETRY;
         let is_due = stop.waits_for_none() && !stop.left.is_some_and(has_asked);
-        let heir = self.heir();
+        let (heir, has_master) = (self.heir(), H::has_master(self));
         let Some(stop) = &mut self.stops.own else { return };
         let since = stop.leaves_since.unwrap_or(now);
         stop.leaves_since = heir.map(|_| since);
-        if H::has_master(self) {
+        if has_master {
             return H::yield_mastership(self, cx, heir);
         }
         if let Some(heir) = heir.filter(|_| is_due) {
             cx.mark("inputs.leadership_left");
+            stop.left = Some((term, now));
             self.replica.send(cx, heir, Message::TransferLeadership { term });
-            if let Some(stop) = &mut self.stops.own {
-                stop.left = Some((term, now));
-            }
         }
     }
 
