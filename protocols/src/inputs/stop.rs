@@ -60,8 +60,8 @@
 //!
 //! Without a majority no further cut can be decided, and without the nodes of another shard no
 //! further epoch can be applied. A node waits for them for seconds, unless it knows that too many
-//! have ended. If the whole cluster stops, the last coordinator has applied every decided cut, unless
-//! it needs a checkpoint itself, and the others can take its checkpoint when they start again.
+//! have ended. If the whole cluster stops, the last coordinator has applied every decided cut,
+//! unless it needs a checkpoint itself, and the others can take its checkpoint when they start.
 //!
 //! # The coordinator
 //!
