@@ -27,7 +27,11 @@ fn commit(cluster: &mut Cluster, at: usize, times: u64) {
 /// A cluster that has truncated cuts which one of its nodes has not received. The caller starts
 /// that node, which will receive no checkpoint.
 fn forgetful(choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
-    let mut cluster = Cluster::new(3, options());
+    forgetful_under(options(), choose)
+}
+
+fn forgetful_under(options: Options, choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
+    let mut cluster = Cluster::new(3, options);
     let away = choose(cluster.leader());
     let here = (away + 1) % 3;
     commit(&mut cluster, here, 3);
@@ -206,6 +210,52 @@ fn a_replica_that_crashes_before_a_peers_checkpoint_is_its_own_takes_another() {
     assert_eq!(cluster.value(away, "x"), "3");
     assert_is_back(&mut cluster, away, 108);
     assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 2, "at each start");
+}
+
+/// Story: in the paper's mode, runs of one source on one epoch see each other. A replica that had
+/// crashed came to that epoch again, from a peer's checkpoint of an earlier one, and later runs did
+/// not see the former ones: both added to the same value.
+#[test]
+fn a_replica_that_applies_an_epoch_again_sees_its_former_runs_on_it() {
+    let as_in_paper = Options {
+        keep_uncommitted: false,
+        ack_everyone: false,
+        parallel_commit: false,
+        ..options()
+    };
+    let (mut cluster, away) = forgetful_under(as_in_paper, follower);
+    let (here, other) = ((away + 1) % 3, (away + 2) % 3);
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.start(away);
+    cluster.heal();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.value(away, "x"), "103");
+    // One peer does not hear of the epoch of those runs, and sends the checkpoint: nothing is known
+    // of the progress of the other. No epoch follows.
+    cluster.rule = Box::new(move |from, to, message| match (from.index(), to.index(), message) {
+        (_, to, message!(Agreement { .. })) if to == here => Fate::Lose,
+        (from, _, message!(Batch { .. })) if from == away => Fate::Lose,
+        (from, to, message!(Progress { .. })) if from == other && to == away => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    commit(&mut cluster, other, 1);
+    assert_eq!(cluster.value(here, "x"), "103");
+    for is_again in [false, true] {
+        if is_again {
+            cluster.crash(away);
+            cluster.start(away);
+            assert_eq!(cluster.value(away, "x"), "3");
+            cluster.run_for(100);
+        }
+        assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+        assert_eq!(cluster.value(away, "x"), "104");
+        cluster.call(away, "add x 1");
+        cluster.run_for(30);
+    }
+    cluster.nodes[away].writes_checkpoints = true;
+    heal(&mut cluster);
+    cluster.run_for(5_000);
+    assert_eq!(cluster.everywhere("x"), "106");
 }
 
 /// One replica is missing cuts, and then another is down: the epochs that the first has not applied
