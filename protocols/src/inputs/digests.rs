@@ -48,6 +48,7 @@ use pangea_core::store::{SEGMENTS, Store, TableDigests};
 use super::messages::Message;
 use super::{Host, Inputs};
 use crate::messages::{Codec, NUMBER_MAX};
+use crate::presence::remembering_min;
 
 /// The maximum number of digests that are retained for comparison. A peer that is further behind
 /// than these epochs is compared again when it has caught up.
@@ -325,12 +326,21 @@ impl<H: Host> Inputs<H> {
         let reporting = nodes.filter(|node| reports[node.index()].is_some());
         let own = reports[me.index()].iter();
         let tables = own.flat_map(|own| reports.iter().flatten().flat_map(|it| differing(own, it)));
+        // Whether the others could learn what they need from the one that is kept.
+        let way_out = match remembering_min(&self.replica) {
+            1 => {
+                "Keep the data directory of the right one, and replace the other: pangea start \
+                 --replace with an empty data directory"
+            }
+            _ => {
+                "Keep all data directories, load the dump of the right one into a new cluster, and \
+                 report the defect"
+            }
+        };
         format!(
             "nodes {} differ from each other: {} epoch {} in {}. No majority of the replicas \
-             agrees, so none of them can know which is right, and all stop. Compare their rows \
-             with what you know of them (pangea check, or a dump of each node started alone), \
-             keep the data directory of the right one, and replace the others: pangea start \
-             --replace with an empty data directory",
+             agrees, so none of them can know which is right, and all stop. Start each alone and \
+             take a dump (pg_dump), and compare the dumps with what you know of the rows. {way_out}",
             self.node_list(reporting),
             what(scope),
             epoch.0,

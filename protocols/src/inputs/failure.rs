@@ -3,7 +3,8 @@
 //! All replicas apply the same epochs, so a bug of this program that one epoch triggers stops every
 //! replica at that epoch, and again after every restart. The replica then stops with a message that
 //! names the epoch. The setting `skip_epochs` aborts all transactions of an epoch instead of
-//! running them.
+//! running them. A replica that fails alone, because of its memory or disk, must not skip the epoch:
+//! it would differ from the others.
 //!
 //! The operator may have listed another epoch by mistake, whose transactions were acknowledged.
 //! Each listed epoch that a replica meets is therefore reported ([`ListedEpoch`]).
@@ -137,12 +138,14 @@ impl<H: Host> Inputs<H> {
         let Err(why) = attempt else { return };
         self.has_failed = true;
         cx.stop(format!(
-            "epoch {epoch} can't be applied: {why} (this is a bug). Every node stops at this \
-             epoch, and stops there again when it is started. Keep a copy of a data directory for \
-             a report. To go on without the transactions of this epoch, stop all nodes, add \
-             {epoch} to the list skip_epochs in the table [{protocol}] of every node's \
-             configuration, and start all nodes: all its transactions are then aborted on all \
-             nodes",
+            "node {} can't apply epoch {epoch}: {why} (this is a bug). Keep a copy of its data \
+             directory for a report. If only this node has stopped, start it again, and replace it \
+             if it stops here again: pangea start --replace with an empty data directory. If every \
+             node stops at this epoch, and again when it is started, then go on without the \
+             transactions of this epoch: stop all nodes, add {epoch} to the list skip_epochs in \
+             the table [{protocol}] of every node's configuration, and start all nodes. All its \
+             transactions are then aborted on all nodes",
+            self.node(self.replica.me).0,
             epoch = epoch.0,
             protocol = <H as Protocol>::NAME,
         ));
@@ -163,11 +166,14 @@ impl<H: Host> Inputs<H> {
             false => format!("one of the epochs {} to {}", first.0, last.0),
         };
         cx.stop(format!(
-            "{epochs} can't be applied: {why} (this is a bug). Every node of this shard stops \
-             there, and again when it is started; the other shards wait for it. Nothing that was \
-             acknowledged is lost. Keep the data directories, report the bug, and start the nodes \
-             with a release in which it is mended. skip_epochs can't be used: other shards may \
-             have applied their parts of the transactions",
+            "node {} can't apply {epochs}: {why} (this is a bug). If only this node has stopped, \
+             start it again, and replace it if it stops here again: pangea start --replace with an \
+             empty data directory. If every node of this shard stops there, the other shards wait \
+             for it, and nothing that was acknowledged is lost: keep the data directories, report \
+             the bug, and start the nodes with a mended release of this program, whose version of \
+             code must be the same. skip_epochs can't be used: other shards may have applied their \
+             parts of the transactions",
+            self.node(self.replica.me).0,
         ));
     }
 }

@@ -69,9 +69,9 @@ impl<H: Host> Inputs<H> {
                 return self.on_greeting(cx, from, (log_identity, receiver_identity), &known);
             }
             Message::Rejoin { nonce, log_identity } => {
-                let asked =
-                    self.presence.on_rejoin(from, (nonce, log_identity), self.target.is_some());
-                match asked {
+                let is_catching_up = self.target.is_some();
+                let (presence, replica) = (&mut self.presence, &self.replica);
+                match presence.on_rejoin(replica, from, (nonce, log_identity), is_catching_up) {
                     Asked::TooEarly => cx.mark("inputs.rejoin_too_early"),
                     Asked::KnowsNothing => self.answer_rejoin(cx, from, nonce, None),
                     Asked::Answers { is_new, is_whole } => {

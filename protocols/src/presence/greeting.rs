@@ -77,6 +77,7 @@ impl<H: Host> Presence<H> {
     /// Records that a peer has greeted. Returns whether it was rejoining, and has ignored all other
     /// messages in the meantime.
     pub(crate) fn end_rejoin_of(&mut self, peer: NodeId) -> bool {
+        self.asked_early[peer.index()] = false;
         self.rejoins[peer.index()].take().is_some()
     }
 

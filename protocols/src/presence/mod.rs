@@ -21,7 +21,8 @@
 //!   such sets share a peer. Therefore a replica that lost its disk and draws another identity
 //!   never becomes ready.
 //! - At a later start it is ready when enough peers have greeted it to form a majority with it. It
-//!   could not commit without them, so this adds no wait.
+//!   could not commit without them, so this adds no wait. Peers that lost their disks greet only
+//!   after it has answered them; it answers before it is ready if the other peers are too few.
 //! - A peer that knows another identity of the replica stops it. The way back is in `rejoin.rs`.
 //!
 //! This component does not know what the replicas decide. Its owner adds to greetings and answers
@@ -75,6 +76,8 @@ pub(crate) struct Presence<H: Host> {
     asking: Option<RejoinQueries<H::Memory>>,
     /// The nonce of the rejoin request of each peer that lost its disk, until it has greeted.
     rejoins: Vec<Option<u64>>,
+    /// Whether each peer has asked too early, since this replica started.
+    asked_early: Vec<bool>,
     /// The log position of the last record of a log identity.
     logged: LogPosition,
     /// Whether each peer has confirmed, since this replica started, that it logged this replica's
@@ -96,6 +99,7 @@ impl<H: Host> Presence<H> {
             is_ready: false,
             asking: None,
             rejoins: vec![None; node_count],
+            asked_early: vec![false; node_count],
             logged: LogPosition(0),
             knows: vec![false; node_count],
             answered: vec![false; node_count],

@@ -57,7 +57,7 @@ impl<M: Memory> Answer<M> {
 /// A request of a peer that lost its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// This replica does not answer yet.
+    /// This replica does not answer yet: it may have lost its own log, and other peers will tell.
     TooEarly,
     /// This replica has lost its disk too, and answers that it knows nothing.
     KnowsNothing,
@@ -103,6 +103,7 @@ impl<H: Host> Presence<H> {
     /// lost its own disk and has not recovered all data yet.
     pub(crate) fn on_rejoin(
         &mut self,
+        replica: &Replica,
         from: NodeId,
         (nonce, log_identity): (u64, u64),
         is_catching_up: bool,
@@ -113,10 +114,19 @@ impl<H: Host> Presence<H> {
             return Asked::KnowsNothing;
         }
         if !is_catching_up && !self.is_ready {
-            return Asked::TooEarly;
+            self.asked_early[from.index()] = true;
+            if !self.was_ready || self.can_become_ready(replica) {
+                return Asked::TooEarly;
+            }
         }
         let is_new = self.rejoins[from.index()].replace(nonce) != Some(nonce);
         Asked::Answers { is_new, is_whole: !is_catching_up }
+    }
+
+    /// Whether the peers that have not lost their disks are enough to make this replica ready.
+    fn can_become_ready(&self, replica: &Replica) -> bool {
+        let intact = replica.peers().filter(|peer| !self.asked_early[peer.index()]).count();
+        intact >= self.enough
     }
 
     /// Answers a peer that lost its disk. All reported state must survive a restart of this node.

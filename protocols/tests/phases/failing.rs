@@ -21,7 +21,7 @@ fn assert_all_stopped<P: Transcribed>(
     for node in &cluster.nodes {
         let reason = node.stopped.as_deref().expect("the epoch fails on every node");
         for part in [
-            format!("epoch {} can't be applied: {cause}", epoch.0),
+            format!("can't apply epoch {}: {cause}", epoch.0),
             format!("add {} to the list skip_epochs in the table [{}]", epoch.0, P::NAME),
         ] {
             assert!(reason.contains(&part), "{part:?} is not in: {reason}");
@@ -175,12 +175,38 @@ fn a_shard_that_can_not_apply_an_epoch_says_so() {
         }
         cluster.run_for(1_000);
         let reason = cluster.nodes[1].stopped.as_deref().expect("it can't go on");
-        let cause = "can't be applied: the store failed during a write of a procedure, in \
-                     transaction 0.";
-        for part in ["epoch", cause, "skip_epochs can't be used", "mended"] {
+        let cause = "the store failed during a write of a procedure, in transaction 0.";
+        for part in ["node 1 can't apply epoch", cause, "skip_epochs can't be used", "mended"] {
             assert!(reason.contains(part), "{part:?} is not in: {reason}");
         }
         assert_eq!(cluster.nodes[0].stopped, None, "the other shard waits");
     }
     assert_eq!(cluster.value(1, "z"), "1", "what was acknowledged is there");
+}
+
+/// Story: the message of a node that failed alone said that every node stops at the epoch, and
+/// advised to skip it. The node would have differed from the others.
+#[test]
+fn a_node_that_fails_alone_is_to_be_replaced() {
+    let mut cluster = ClusterOf::<Minerva>::new(3, by_hand());
+    let alone = (cluster.leader() + 1) % 3;
+    cluster.crash(alone);
+    cluster.call(cluster.leader(), "put poison 1");
+    cluster.epoch();
+    cluster.poison = Some(Key::from(&b"poison"[..]));
+    cluster.start(alone);
+    cluster.run_for(2_000);
+    let reason = cluster.nodes[alone].stopped.as_deref().expect("the epoch fails there");
+    for part in [
+        format!("node {alone} can't apply epoch 1"),
+        "If only this node has stopped".to_owned(),
+        "--replace".to_owned(),
+    ] {
+        assert!(reason.contains(&part), "{part:?} is not in: {reason}");
+    }
+    cluster.crash(alone);
+    cluster.poison = None;
+    cluster.replace(alone);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.everywhere("poison"), "1");
 }

@@ -400,6 +400,31 @@ fn who_is_not_ready_gives_no_answer() {
     assert_eq!(cluster.everywhere("x"), "7");
 }
 
+/// Story: after a power failure of both nodes one had lost its disk, and waited for the answer of the
+/// other, which waited for its greeting.
+#[test]
+fn who_can_not_become_ready_without_those_that_ask_answers_them() {
+    for (n, lost) in [(2, vec![0]), (2, vec![1]), (4, vec![0, 3])] {
+        let mut cluster = busy(n);
+        // All replicas have all batches.
+        cluster.run_for(1_000);
+        (0..n).for_each(|id| cluster.crash(id));
+        for id in 0..n {
+            match lost.contains(&id) {
+                true => cluster.replace(id),
+                false => cluster.start(id),
+            }
+        }
+        cluster.run_for(5_000);
+        for id in 0..n {
+            assert_eq!(cluster.mark(id, "inputs.rejoined"), u64::from(lost.contains(&id)));
+            add(&mut cluster, id);
+        }
+        assert_eq!(cluster.everywhere("x"), (3 * n).to_string());
+        assert_all_run(&cluster);
+    }
+}
+
 /// Only a rejoining node may have the batches that it received since.
 #[test]
 fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
