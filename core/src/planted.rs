@@ -131,6 +131,8 @@ bugs! {
     RoundRobinDiffers, "round-robin-differs", "Each node begins each round with its own batch.";
     ProposesWhileStopping, "proposes-while-stopping",
         "A coordinator proposes cuts although too few replicas stay.";
+    OtherCodeRuns, "other-code-runs",
+        "An upgraded node runs the epochs of the earlier program.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
     StepsUnbounded, "steps-unbounded", "A replica applies all cuts that are ready in one step.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure does not wait.";

@@ -151,6 +151,12 @@ pub trait Protocol: Sized + Send + 'static {
         true
     }
 
+    /// Whether a node that may end leaves epochs that may be undecided, because too few others were
+    /// connected: a program with other procedures may refuse them.
+    fn ends_alone(&self) -> bool {
+        false
+    }
+
     /// Returns the last confirmed version, and a digest of what all replicas of a shard agree on at
     /// that version besides the rows, such as the configuration, for the simulator.
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {

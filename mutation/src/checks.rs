@@ -22,12 +22,12 @@ pub const SIMULATOR: &str = "mutants";
 /// Its test that runs `PANGEA_RUN`.
 const RUN: &str = "planted::named::a_run_has_a_name";
 
-/// Tests that are no checks: fuzz targets write what fails into the corpus, and these test the
-/// planted bugs themselves.
-const EXCLUDED: [&str; 2] = ["fuzz::", "planted::"];
+/// Tests that are no checks: fuzz targets write what fails into the corpus, some test the planted
+/// bugs themselves, and some measure time, which a busy machine may lengthen.
+const EXCLUDED: [&str; 3] = ["fuzz::", "planted::", "growth::"];
 
 /// The longest time of a check. Longer ones are left out.
-const CHECK_MAX: Duration = Duration::from_secs(6);
+const CHECK_MAX: Duration = Duration::from_secs(20);
 
 /// A check with its recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]

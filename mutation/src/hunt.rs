@@ -56,6 +56,9 @@ pub struct Tried {
     pub mutant: Mutant,
     /// Its end.
     pub outcome: Outcome,
+    /// The time that its tests had, and again the runs of the simulator, in seconds.
+    #[serde(default)]
+    pub secs_each: u32,
 }
 
 /// Tries mutants, and appends each result to a file at once.
@@ -66,8 +69,8 @@ pub struct Hunt<'a> {
     pub mutants: &'a [Mutant],
     /// All checks.
     pub checks: &'a [Check],
-    /// The time for the tests of a mutant, and again for the runs of the simulator.
-    pub secs_each: f64,
+    /// The time for the tests of a mutant, and again for the runs of the simulator, in seconds.
+    pub secs_each: u32,
     /// Checks that noticed a mutant lately; they run first.
     remembered: Mutex<VecDeque<usize>>,
 }
@@ -78,7 +81,7 @@ impl<'a> Hunt<'a> {
         runner: &'a Runner<'a>,
         mutants: &'a [Mutant],
         checks: &'a [Check],
-        secs_each: f64,
+        secs_each: u32,
     ) -> Self {
         Self { runner, mutants, checks, secs_each, remembered: Mutex::default() }
     }
@@ -107,7 +110,7 @@ impl<'a> Hunt<'a> {
                 let secs = started.elapsed().as_secs_f64();
                 let word = format!("{outcome}");
                 eprintln!("{:>4} of {}  {word}  {secs:.1} s  {mutant}", at + 1, numbers.len());
-                let result = Tried { mutant, outcome };
+                let result = Tried { mutant, outcome, secs_each: self.secs_each };
                 let line = serde_json::to_string(&result).expect("a result can be written");
                 let mut file = file.lock().expect("no worker panics");
                 writeln!(file, "{line}").map_err(|error| Failure::new("the results", &error))?;
@@ -204,7 +207,7 @@ impl<'a> Hunt<'a> {
     fn affordable(&self, mut checks: Vec<usize>) -> Vec<usize> {
         let mut secs = 0.0;
         let count = checks.iter().take_while(|&&check| {
-            let is_affordable = secs < self.secs_each;
+            let is_affordable = secs < f64::from(self.secs_each);
             secs += self.checks[check].secs;
             is_affordable
         });

@@ -149,13 +149,13 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     let chosen: Vec<u32> = chosen.into_iter().filter(is_built).collect();
     let runner = Runner { built: &state.built, work: work.clone(), stop: stop.clone() };
     process::limit_memory().map_err(|error| Failure::new("memory", &error))?;
-    let hunt = Hunt::new(&runner, &tree.mutants, &state.checks, f64::from(args.secs_each));
+    let hunt = Hunt::new(&runner, &tree.mutants, &state.checks, args.secs_each);
     if args.only.is_some() {
         return show(&hunt, &chosen);
     }
 
     let results = work.join("results.jsonl");
-    let mut tried = earlier(&results, &tree.mutants);
+    let mut tried = earlier(&results, &tree.mutants, args.secs_each);
     let left: Vec<u32> =
         chosen.iter().copied().filter(|number| !tried.contains_key(number)).collect();
     eprintln!("{} mutants, {} of them tried before", chosen.len(), chosen.len() - left.len());
@@ -254,12 +254,15 @@ fn state(tree: &Tree, work: &Path, args: &Args, stop: &Stop) -> Result<Option<St
     Ok(Some(state))
 }
 
-/// Reads the results of earlier calls.
-fn earlier(results: &Path, mutants: &[Mutant]) -> BTreeMap<u32, Tried> {
+/// Reads the results of earlier calls. A mutant that survived for less time is tried again.
+fn earlier(results: &Path, mutants: &[Mutant], secs_each: u32) -> BTreeMap<u32, Tried> {
     let text = fs::read_to_string(results).unwrap_or_default();
     // A line that was not written to its end is tried again.
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Tried>(line).ok());
-    let numbered = lines.filter_map(|tried| {
+    let is_final = |tried: &Tried| {
+        !matches!(tried.outcome, hunt::Outcome::Survived { .. }) || tried.secs_each >= secs_each
+    };
+    let numbered = lines.filter(is_final).filter_map(|tried| {
         let number = mutants.iter().position(|mutant| *mutant == tried.mutant)?;
         Some((number as u32, tried))
     });

@@ -41,6 +41,12 @@ pub trait SqlProcedure: Send + Sync + 'static {
     /// The name for CALL, in lower case, because SQL folds unquoted names.
     fn name(&self) -> &str;
 
+    /// The version of the procedure, to be raised when its body, parameters or columns change: see
+    /// [`Procedure::version`].
+    fn version(&self) -> u32 {
+        0
+    }
+
     /// The types of its arguments.
     fn params(&self) -> Vec<SqlType>;
 
@@ -341,6 +347,13 @@ impl Procedure for Native {
         match &self.kind {
             Kind::Sql { procedure, .. } => procedure.name(),
             Kind::Program(program) => program.name(),
+        }
+    }
+
+    fn version(&self) -> u32 {
+        match &self.kind {
+            Kind::Sql { procedure, .. } => procedure.version(),
+            Kind::Program(program) => program.version(),
         }
     }
 

@@ -113,6 +113,13 @@ pub trait Procedure: Send + Sync {
     /// The name by which clients call it. The same in every version of the program.
     fn name(&self) -> &str;
 
+    /// The version of the procedure: a program must raise it when a call may read or write other
+    /// rows, or return another result, than before. Nodes with other versions of a procedure reject
+    /// each other, and an upgraded node does not run the transactions of the earlier version.
+    fn version(&self) -> u32 {
+        0
+    }
+
     /// Runs the program and returns its result, in its own encoding.
     ///
     /// # Errors
@@ -232,10 +239,11 @@ impl Registry {
     pub fn code(&self) -> CodeDigest {
         let mut hasher = Xxh3::new();
         hasher.update(&CODE_VERSION.to_le_bytes());
-        for name in self.names() {
-            hasher.update(name.as_bytes());
-            // No name contains this byte, so different lists of names never give the same bytes.
+        for procedure in &self.by_name {
+            hasher.update(procedure.name().as_bytes());
+            // No name contains this byte, so different procedures never give the same bytes.
             hasher.update(&[0xff]);
+            hasher.update(&procedure.version().to_le_bytes());
         }
         CodeDigest(hasher.digest())
     }

@@ -73,6 +73,13 @@ impl<P: Protocol> Driver<P> {
                  program with other procedures may not be able to continue"
             );
         }
+        if stopped == Stopped::InOrder && self.protocol.ends_alone() {
+            tracing::warn!(
+                "the node ends without its release, because too few other nodes are connected. If \
+                 they were not stopped in order, a program with other procedures may refuse the \
+                 last epochs until this program has run them"
+            );
+        }
         self.inbox.close(Closed::Requested(stopped));
     }
 

@@ -219,6 +219,10 @@ impl Protocol for Calvin {
         self.state.inputs.may_stop()
     }
 
+    fn ends_alone(&self) -> bool {
+        self.state.inputs.ends_alone()
+    }
+
     fn confirmed(&self) -> Option<SnapshotVersion> {
         Some(self.state.inputs.cut.confirmed.epoch)
     }

@@ -385,7 +385,8 @@ impl<H: Host> Inputs<H> {
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) -> bool {
-        if self.settings.rules.code() != cut.rules.code() {
+        let is_other = self.settings.rules.code() != cut.rules.code();
+        if mutate!(OtherCodeRuns: is_other => false) {
             self.refuse(cx, epoch);
             return false;
         }

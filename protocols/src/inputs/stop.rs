@@ -43,7 +43,8 @@
 //! # Several shards
 //!
 //! Shards advance together: an epoch runs with the cuts of all, and each follows the others. So the
-//! coordinators agree on the last epoch first, and nobody ends before all have applied it:
+//! coordinators agree on the last epoch first, and nobody ends before all have applied it, unless
+//! another shard does not stop for seconds:
 //!
 //! ```text
 //!   coordinator of shard 0            coordinator of shard 1
@@ -158,6 +159,8 @@ struct Stop {
     checkpoints: u32,
     /// Whether this node may end.
     may_end: bool,
+    /// Whether it gave up waiting for others, and cuts that it knows of may be undecided.
+    is_alone: bool,
 }
 
 /// What a peer has announced. It counts after the peer has ended, too, until it greets again.
@@ -235,6 +238,11 @@ impl<H: Host> Inputs<H> {
     /// Whether a node that was asked to stop may end.
     pub(crate) fn may_stop(&self) -> bool {
         self.stops.own.as_ref().is_some_and(|stop| stop.may_end)
+    }
+
+    /// Whether this node gave up waiting for others, and cuts that it knows of may be undecided.
+    pub(crate) fn ends_alone(&self) -> bool {
+        self.stops.own.as_ref().is_some_and(|stop| stop.is_alone)
     }
 
     /// Whether this node was asked to stop.
@@ -468,7 +476,8 @@ impl<H: Host> Inputs<H> {
         if expects && !may_end || is_patient && !is_idle {
             return;
         }
-        self.note_over(cx);
+        let is_sure = may_end || self.has_nothing_left() || !self.may_others_return();
+        self.note_over(cx, is_ready && !is_sure);
         let is_covered =
             self.collection.last == self.cut.confirmed.epoch && self.cut.installed.is_none();
         // Without the state of agreement there is nothing to take a checkpoint of.
@@ -485,9 +494,12 @@ impl<H: Host> Inputs<H> {
         self.start_checkpoint(cx);
     }
 
-    fn note_over(&mut self, cx: &mut Cx<'_, H>) {
+    fn note_over(&mut self, cx: &mut Cx<'_, H>, is_alone: bool) {
         let Some(stop) = &mut self.stops.own else { return };
-        if !std::mem::replace(&mut stop.is_over, true) {
+        let was_over = std::mem::replace(&mut stop.is_over, true);
+        // Once it was released, it may end, even if its coordinator ends first.
+        stop.is_alone = is_alone && (stop.is_alone || !was_over);
+        if !was_over {
             self.announce_stop(cx);
         }
     }
@@ -499,19 +511,33 @@ impl<H: Host> Inputs<H> {
         }
     }
 
+    /// Whether this replica coordinates, and waits for no cut and no transaction.
+    fn has_nothing_left(&self) -> bool {
+        let waits_for_none = self.stops.own.as_ref().is_some_and(Stop::waits_for_none);
+        waits_for_none && self.agreement().is_leader() && self.has_decided_all()
+    }
+
+    /// Whether enough peers for more decisions have not said that they end. Those that have said so
+    /// left nothing to decide.
+    fn may_others_return(&self) -> bool {
+        self.is_majority(|peer| self.stops.peers[peer.index()].stopping != Stopping::Over)
+    }
+
+    /// Whether these peers and this replica are a majority.
+    fn is_majority(&self, is_it: impl Fn(NodeId) -> bool) -> bool {
+        let count = self.replica.peers().filter(|peer| is_it(*peer)).count();
+        count + 1 >= self.replica.topology.majority()
+    }
+
     /// Whether more cuts can be decided and applied, because a majority and nodes of all shards are
     /// connected or may soon be, and whether it is too early to give up without them.
     fn expects_others(&mut self, now: Timestamp) -> (bool, bool) {
-        let count = |is_it: &dyn Fn(usize) -> bool| {
-            self.replica.peers().filter(|peer| is_it(peer.index())).count() + 1
-        };
-        let majority = self.replica.topology.majority();
         let can_run = self.stops.others.is_none_or(|others| others.can_run);
-        let is_connected = can_run && count(&|peer| self.replica.is_up[peer]) >= majority;
-        let is_possible =
-            count(&|peer| self.stops.peers[peer].stopping != Stopping::Over) >= majority;
+        let is_up = |peer: NodeId| self.replica.is_up[peer.index()];
+        let is_connected = can_run && self.is_majority(is_up);
+        let is_possible = self.may_others_return();
         let leads = self.agreement().is_leader();
-        let has_decided_all = self.has_decided_all();
+        let (has_decided_all, is_done) = (self.has_decided_all(), self.has_nothing_left());
         let Some(stop) = &mut self.stops.own else { return (false, false) };
         if is_connected && (is_possible || leads && !has_decided_all) {
             stop.alone_since = None;
@@ -519,7 +545,6 @@ impl<H: Host> Inputs<H> {
         }
         let since = *stop.alone_since.get_or_insert(now);
         let is_patient = now.since(since) < PATIENCE;
-        let is_done = leads && has_decided_all && stop.waits_for_none();
         (is_possible && is_patient && !is_done, is_patient)
     }
 

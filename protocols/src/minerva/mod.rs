@@ -203,6 +203,10 @@ impl Protocol for Minerva {
         self.state.inputs.may_stop()
     }
 
+    fn ends_alone(&self) -> bool {
+        self.state.inputs.ends_alone()
+    }
+
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
         Some(self.state.inputs.cut.confirmed.digest())
     }

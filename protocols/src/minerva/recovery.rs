@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Durable};
 
 use super::Minerva;
@@ -65,7 +66,8 @@ impl Minerva {
         while let Some(resolution) = self.state.logged.get(&self.state.inputs.cut.applied.next()) {
             let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
             let executes_again = resolution.ordered.iter().any(|it| it.writes.is_none());
-            if executes_again && cut.rules.code() != self.state.inputs.settings.rules.code() {
+            let is_other = cut.rules.code() != self.state.inputs.settings.rules.code();
+            if mutate!(OtherCodeRuns: executes_again && is_other => false) {
                 self.state.inputs.refuse(cx, epoch);
                 // A peer's checkpoint replaces this epoch, and perhaps later ones.
                 return self.state.logged.clear();

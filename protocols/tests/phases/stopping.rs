@@ -388,3 +388,33 @@ fn a_coordinator_that_stops_goes_on_until_another_leads() {
     of::<Minerva>(by_hand());
     of::<Calvin>(Calvin::by_hand());
 }
+
+/// Story: a node that was stopped when a majority had gone reported a stop in order, although its
+/// last epochs might be undecided.
+#[test]
+fn a_node_that_stops_without_a_majority_says_so() {
+    fn of<P: Transcribed>(options: impl Fn() -> P::Options) {
+        let ends_alone = |cluster: &ClusterOf<P>, id: usize| {
+            cluster.nodes[id].brain.as_ref().expect("the node runs").ends_alone()
+        };
+        let mut cluster = run_some::<P>(3, options());
+        (0..3).for_each(|id| ask_to_stop(&mut cluster, id));
+        cluster.run_for(3_000);
+        for id in 0..3 {
+            assert!(may_stop(&cluster, id) && !ends_alone(&cluster, id), "node {id}");
+            cluster.crash(id);
+        }
+        let mut cluster = run_some::<P>(3, options());
+        let (leader, others) = roles(&cluster);
+        cluster.crash(leader);
+        cluster.crash(others[0]);
+        ask_to_stop(&mut cluster, others[1]);
+        cluster.run_for(1_000);
+        assert!(!may_stop(&cluster, others[1]), "the others may return");
+        cluster.run_for(5_000);
+        assert!(may_stop(&cluster, others[1]) && ends_alone(&cluster, others[1]));
+    }
+    of::<Minerva>(by_hand);
+    of::<Calvin>(Calvin::by_hand);
+    of::<Calvin>(asynchronous);
+}

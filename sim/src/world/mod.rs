@@ -27,6 +27,7 @@ mod master_terms;
 mod network;
 mod node;
 mod pool;
+mod programs;
 mod queue;
 mod steps;
 mod upgrade;
@@ -185,7 +186,7 @@ impl<P: Protocol> World<P> {
         let mut world = Self {
             settings: settings.clone(),
             options: options.clone(),
-            registry: Arc::new(Registry::new(workload::procedures())),
+            registry: programs::registry_of(0, settings),
             now: Timestamp::default(),
             phase: Phase::Loading,
             queue: Queue::new(),
@@ -285,6 +286,7 @@ impl<P: Protocol> World<P> {
             Violation::new("workload", "final state", violation.to_string())
         })?;
         check::commits::check_numbers(kept)?;
+        self.check_programs(kept, rows)?;
         check::commits::check_rows(&self.workload, kept, rows, &report)
     }
 

@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::clients::Promised;
 use super::pool::Workers;
 use super::steps::StepTxns;
-use super::{Event, World};
+use super::{Event, World, programs};
 use crate::clock::Clock;
 use crate::disk::{Disk, Rows};
 use crate::history::OpId;
@@ -234,7 +234,8 @@ impl<P: Protocol> World<P> {
         if let Some(before) = node.damaged.take() {
             self.notice_damage(id, &before);
         }
-        let registry = self.registry_of(self.nodes[id.index()].program);
+        let program = self.nodes[id.index()].program;
+        let registry = programs::registry_of(program, &self.settings);
         let node = &mut self.nodes[id.index()];
         let (store, cold) = node.new_store();
         let recovered = node.disk.recover(store);

@@ -1,5 +1,4 @@
-//! Upgrades: all nodes restart with a later version of their program, which has another set of
-//! procedures.
+//! Upgrades: all nodes restart with a later version of their program ([`super::programs`]).
 //!
 //! ```text
 //!   forward: each node stops, in order or as in a power failure, and starts with the new program,
@@ -15,13 +14,9 @@
 //! If nodes stop in order, start when all have stopped, and nothing else fails in the meantime, no
 //! node may refuse an epoch.
 
-use std::sync::Arc;
-
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Input, Protocol};
 use pangea_core::time::{Span, Timestamp};
-use pangea_core::txn::{Context, Procedure, Registry, Stop};
-use pangea_core::workload;
 
 use super::node::Node;
 use super::{Event, World};
@@ -45,6 +40,8 @@ const BACK_MAX: u32 = 3;
 pub(super) struct Upgrade {
     /// The version of the program that nodes run, or are to run.
     program: u32,
+    /// When each version from 1 on came.
+    begun: Vec<Timestamp>,
     stage: Stage,
     kind: UpgradeKind,
     down: Span,
@@ -70,6 +67,13 @@ pub(super) struct UpgradeKind {
     is_after_all: bool,
 }
 
+impl Upgrade {
+    /// When each version of the program from 1 on came.
+    pub(super) fn begun(&self) -> &[Timestamp] {
+        &self.begun
+    }
+}
+
 impl UpgradeKind {
     pub(super) fn new(is_in_order: bool, is_rolling: bool, is_after_all: bool) -> Self {
         Self { is_in_order, is_rolling, is_after_all }
@@ -88,30 +92,7 @@ enum Stage {
     Back,
 }
 
-/// The procedure that a version of the program adds. Its name precedes all others.
-struct Added(String);
-
-impl Procedure for Added {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn run(&self, _: &[u8], _: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        Ok(Vec::new())
-    }
-}
-
 impl<P: Protocol> World<P> {
-    /// The procedures of a version of the program.
-    pub(super) fn registry_of(&self, program: u32) -> Arc<Registry> {
-        if program == 0 {
-            return self.registry.clone();
-        }
-        let added = |number| Arc::new(Added(format!("a{number}"))) as Arc<dyn Procedure>;
-        let added = (1..=program).map(added);
-        Arc::new(Registry::new(workload::procedures().into_iter().chain(added)))
-    }
-
     /// Begins an upgrade, unless one is in progress.
     pub(super) fn begin_upgrade(&mut self, kind: UpgradeKind, down: Span) {
         let is_first = self.upgrade.stage == Stage::None;
@@ -119,11 +100,14 @@ impl<P: Protocol> World<P> {
             return;
         }
         let program = self.upgrade.program + 1;
+        let mut begun = std::mem::take(&mut self.upgrade.begun);
+        begun.push(self.now);
         let left = self.topology.node_ids().collect();
         let (since, acted) = (self.now, self.now);
         let is_clean = kind.is_in_order && kind.is_after_all && self.is_calm(kind);
         self.upgrade = Upgrade {
             program,
+            begun,
             stage: Stage::Forward,
             kind,
             down,

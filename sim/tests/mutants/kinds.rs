@@ -172,6 +172,13 @@ pub fn severed(any: Settings) -> Settings {
     Settings { rules, clients_per_node: 30, lists: 300, one_way_max, ..any }
 }
 
+/// All nodes are killed, and then start with the next program.
+pub fn killed(any: Settings) -> Settings {
+    let fault = Fault::Upgrade { in_order: false, rolling: false, after_all: true };
+    let rules = Some(vec![Rule { at_ms: 1_000, lasts_ms: 100, fault }]);
+    Settings { rules, duration: Span::from_ms(6_000), ..any }
+}
+
 /// All nodes stop in order, at once or one after the other, and then start with the next program.
 pub fn upgraded(any: Settings) -> Settings {
     let rolling = any.seed.is_multiple_of(2);

@@ -120,10 +120,12 @@ enum Profile {
     Severed,
     /// Nodes stop in order, and start with a later version of the program.
     Upgraded,
+    /// Nodes are killed, and start with a later version of the program.
+    Killed,
 }
 
 impl Profile {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -146,6 +148,7 @@ impl Profile {
         Self::Removed,
         Self::Severed,
         Self::Upgraded,
+        Self::Killed,
     ];
 
     /// The profiles that are tried first for a bug.
@@ -191,6 +194,7 @@ impl Profile {
             Bug::DoomedTooMuch => &[Self::Apart],
             Bug::StepsUnbounded => &[Self::Severed],
             Bug::ProposesWhileStopping => &[Self::Upgraded],
+            Bug::OtherCodeRuns => &[Self::Killed],
             Bug::ReadersDoNotWait
             | Bug::WritersDoNotWait
             | Bug::OwnChainsFirst
@@ -274,6 +278,7 @@ impl Profile {
             }
             Self::Severed => (kinds::severed(any), Options::default()),
             Self::Upgraded => (kinds::upgraded(any), small),
+            Self::Killed => (kinds::killed(any), small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }

@@ -14,7 +14,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::expr::cast::{self, Level};
 use crate::expr::{Expr, enums};
-use crate::procedure::{Body, ProcedureEffects};
+use crate::procedure::{Body, ProcedureEffects, with_stack};
 use crate::search_path::SearchPath;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
 use crate::syntax::roles::RoleName;
@@ -428,7 +428,7 @@ impl Planner<'_> {
                 seen.depth.set(depth + 1);
                 let path = Some(&self.path);
                 let calls = Calls { bodies: Some(&bodies), path, seen: Some(seen) };
-                effects = ProcedureEffects::of(&body, calls, &mut self.cx)?;
+                effects = with_stack(|| ProcedureEffects::of(&body, calls, &mut self.cx))?;
                 seen.depth.set(depth);
             }
         }

@@ -30,4 +30,4 @@ mod step_budget;
 
 pub(crate) use body::Body;
 pub(crate) use effects::ProcedureEffects;
-pub(crate) use run::call;
+pub(crate) use run::{call, with_stack};

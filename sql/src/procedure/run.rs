@@ -101,9 +101,26 @@ pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Execu
     Ok(Executed { rows, notices, ..Executed::default() })
 }
 
+/// The stack of one level of nested calls, in bytes: more than it takes without optimization.
+const CALL_BYTES: usize = 1 << 19;
+
+/// Does a step of a walk through nested calls. A thread's own stack has no room for the deepest.
+pub(crate) fn with_stack<T>(step: impl FnOnce() -> T) -> T {
+    stacker::maybe_grow(CALL_BYTES, 4 * CALL_BYTES, step)
+}
+
 impl<'a> Machine<'a> {
     /// Runs a procedure, and returns the values of its output parameters.
     pub(super) fn call(
+        &mut self,
+        call: &Call,
+        env: &Env,
+        cx: &mut dyn Context,
+    ) -> Result<Vec<Datum>, Failure> {
+        with_stack(|| self.call_here(call, env, cx))
+    }
+
+    fn call_here(
         &mut self,
         call: &Call,
         env: &Env,

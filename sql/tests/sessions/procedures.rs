@@ -147,3 +147,26 @@ fn chains_of_calls_are_looked_at_once_and_not_too_deep() {
     run(&mut session, "call c300()");
     run(&mut session, "call c40()");
 }
+
+/// Story: without optimization, nested calls overflowed the stack of the process long before their
+/// limit.
+#[test]
+fn calls_are_nested_up_to_the_limit_and_deeper_ones_are_refused() {
+    let mut session = session(&MemoryEngine::new());
+    run(&mut session, "create table t (n int)");
+    run(&mut session, "create procedure c1() language sql as 'insert into t values (1)'");
+    for at in 2..=51 {
+        let before = at - 1;
+        run(
+            &mut session,
+            &format!(
+                "create procedure c{at}() language plpgsql as
+                 'begin for i in 1 .. 1 loop if true then call c{before}(); end if; end loop; end'"
+            ),
+        );
+    }
+    run(&mut session, "call c50()");
+    let responses = ready(session.simple_query("call c51()"));
+    let Some(Response::Error(error)) = responses.last() else { panic!("{responses:?}") };
+    assert!(error.message.contains("nested more than 50 deep"), "{error:?}");
+}
