@@ -129,10 +129,11 @@ impl<P: Protocol> World<P> {
             let newest = newest_at(*at);
             for key in appended(&call.args) {
                 let found = rows.get(VERSIONS, &key).map(|version| usize::from(version[0]));
-                if found.is_none_or(|found| found > newest) {
+                // Other checks find rows that are missing.
+                if let Some(found) = found.filter(|found| *found > newest) {
                     let story = format!(
                         "{txn} was acknowledged when the newest program was {newest}, and run by \
-                         {found:?}"
+                         {found}"
                     );
                     return Err(Violation::new("upgrade", "another program", story));
                 }
