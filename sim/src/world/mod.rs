@@ -286,7 +286,7 @@ impl<P: Protocol> World<P> {
             Violation::new("workload", "final state", violation.to_string())
         })?;
         check::commits::check_numbers(kept)?;
-        self.check_programs(kept, rows)?;
+        programs::check(self.upgrade.begun(), kept, rows)?;
         check::commits::check_rows(&self.workload, kept, rows, &report)
     }
 

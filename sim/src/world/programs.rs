@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::protocol::Protocol;
 use pangea_core::time::Timestamp;
 use pangea_core::txn::{Context, Footprint, LockMode, PointLock, Procedure, Registry, Stop};
 use pangea_core::value::Value;
 use pangea_core::workload::list_append::{self, Op, decode_ops};
 use pangea_core::workload::{self, Rows};
 
-use super::World;
 use crate::check::Violation;
 use crate::faults::{Fault, FaultKind};
 use crate::history::{End, History, Operation};
@@ -108,44 +106,45 @@ pub(super) fn registry_of(version: u32, settings: &Settings) -> Arc<Registry> {
     Arc::new(Registry::new(procedures.chain(added)))
 }
 
-impl<P: Protocol> World<P> {
-    /// Checks that no transaction was run by a version of the program that no node had run when the
-    /// transaction was acknowledged.
-    pub(super) fn check_programs(&self, kept: &History, rows: &dyn Rows) -> Result<(), Violation> {
-        let begun = self.upgrade.begun();
-        if begun.is_empty() {
-            return Ok(());
-        }
-        let newest_at = |at: Timestamp| begun.iter().filter(|begun| **begun <= at).count();
-        for operation in &kept.operations {
-            let Operation { call, ended: Some(at), end: End::Committed { txn, .. }, .. } =
-                operation
-            else {
-                continue;
-            };
-            if !is_versioned(call.procedure) {
-                continue;
-            }
-            let newest = newest_at(*at);
-            for key in appended(&call.args) {
-                let found = rows.get(VERSIONS, &key).map(|version| usize::from(version[0]));
-                // Other checks find rows that are missing.
-                if let Some(found) = found.filter(|found| *found > newest) {
-                    let story = format!(
-                        "{txn} was acknowledged when the newest program was {newest}, and run by \
-                         {found}"
-                    );
-                    return Err(Violation::new("upgrade", "another program", story));
-                }
-            }
-        }
-        Ok(())
+/// Checks that no transaction was run by a version of the program that had not `begun` when the
+/// transaction was acknowledged. `begun` has the times of the versions from 1 on.
+pub(super) fn check(begun: &[Timestamp], kept: &History, rows: &dyn Rows) -> Result<(), Violation> {
+    if begun.is_empty() {
+        return Ok(());
     }
+    for operation in &kept.operations {
+        let Operation { call, ended: Some(at), end: End::Committed { txn, .. }, .. } = operation
+        else {
+            continue;
+        };
+        if !is_versioned(call.procedure) {
+            continue;
+        }
+        let newest = begun.iter().filter(|begun| *begun <= at).count();
+        for key in appended(&call.args) {
+            let found = rows.get(VERSIONS, &key).map(|version| usize::from(version[0]));
+            // Other checks find rows that are missing.
+            if let Some(found) = found.filter(|found| *found > newest) {
+                let story = format!(
+                    "{txn} was acknowledged when the newest program was {newest}, and run by \
+                     {found}"
+                );
+                return Err(Violation::new("upgrade", "another program", story));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+    use pangea_core::key::KeyRange;
+    use pangea_core::txn::Visit;
+    use pangea_core::workload::Call;
+
     use super::*;
+    use crate::history::CallKind;
 
     #[test]
     fn versions_differ_in_code_and_only_runs_with_upgrades_have_them() {
@@ -178,5 +177,42 @@ mod tests {
             }));
         }
         assert_eq!(procedure.version(), 3);
+    }
+
+    #[test]
+    fn a_transaction_that_a_later_program_ran_is_a_violation() {
+        struct One(u8);
+        impl Rows for One {
+            fn get(&self, _: TableId, _: &[u8]) -> Option<Value> {
+                Some(Value::from(vec![self.0]))
+            }
+
+            fn scan(&self, _: TableId, _: &KeyRange, _: &mut Visit<'_>) {}
+        }
+        let at = |us| Timestamp::from_us(us);
+        let args = list_append::encode_ops(&[Op::Append { list: 1, value: 7 }]).into();
+        let call = Call { procedure: "list_append", args, label: "append", is_read_only: false };
+        let end = End::Committed {
+            txn: TxnId::new(NodeId(0), 1),
+            version: SnapshotVersion(1),
+            result: Vec::new(),
+        };
+        let operation = Operation {
+            client: 0,
+            node: NodeId(0),
+            how: CallKind::Ordered,
+            call,
+            invoked: at(1),
+            ended: Some(at(5)),
+            end,
+        };
+        let history = History { operations: vec![operation] };
+        let is_sound = |begun: &[u64], version| {
+            let begun: Vec<_> = begun.iter().copied().map(at).collect();
+            check(&begun, &history, &One(version)).is_ok()
+        };
+        assert!(is_sound(&[10], 0) && !is_sound(&[10], 1), "it was acknowledged before");
+        assert!(is_sound(&[4], 0) && is_sound(&[4], 1), "either program may have run it");
+        assert!(!is_sound(&[4, 10], 2));
     }
 }
