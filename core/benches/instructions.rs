@@ -39,6 +39,7 @@ const LIMITS: &[(&str, u64)] = &[
     ("store_put", 659_000),
     ("store_put_new", 1_246_000),
     ("store_apply_batch", 837_000),
+    ("store_apply_batch_digested", 1_014_000),
     ("store_reclaim", 606_000),
     ("ordered_new_order", 3_411_000),
     ("ordered_payment", 1_030_000),
@@ -132,6 +133,16 @@ fn store_apply_batch((store, writes): (Store, Vec<Write>)) -> Store {
     store
 }
 
+// The same with digests, as nodes of several replicas collect them.
+#[library_benchmark(config = at_most("store_apply_batch_digested"))]
+#[bench::updates(updates())]
+fn store_apply_batch_digested((store, writes): (Store, Vec<Write>)) -> Store {
+    store.collect_digests();
+    store.apply_batch(&Sequential, SnapshotVersion(2), black_box(writes));
+    black_box(store.take_digest(SnapshotVersion(2)));
+    store
+}
+
 #[library_benchmark(config = at_most("store_reclaim"))]
 #[bench::superseded(superseded())]
 fn store_reclaim(store: Store) -> (Store, usize) {
@@ -204,8 +215,15 @@ fn optimistic_ycsb_a(loaded: Loaded) -> (Loaded, Vec<Run>) {
 
 library_benchmark_group!(
     name = store,
-    benchmarks =
-        [store_get, store_scan, store_put, store_put_new, store_apply_batch, store_reclaim]
+    benchmarks = [
+        store_get,
+        store_scan,
+        store_put,
+        store_put_new,
+        store_apply_batch,
+        store_apply_batch_digested,
+        store_reclaim
+    ]
 );
 library_benchmark_group!(
     name = execution,

@@ -15,7 +15,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
-use pangea_core::txn::Abort;
+use pangea_core::txn::{Abort, CodeDigest};
 
 use super::errors::{other_code, refuses_clients, stopping};
 use super::messages::Message;
@@ -387,7 +387,7 @@ impl<H: Host> Inputs<H> {
     ) -> bool {
         let is_other = self.settings.rules.code() != cut.rules.code();
         if mutate!(OtherCodeRuns: is_other => false) {
-            self.refuse(cx, epoch);
+            self.refuse(cx, epoch, cut.rules.code());
             return false;
         }
         let refused = self.settings.rules.refuses(epoch, &cut.rules);
@@ -397,10 +397,10 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Refuses an epoch that needs other code than this node has. A peer may have applied it.
-    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) {
+    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion, code: CodeDigest) {
         if self.cut.refused < epoch {
             cx.mark("inputs.epoch_refused");
-            self.cut.refused = epoch;
+            (self.cut.refused, self.cut.refused_code) = (epoch, code);
             self.want_checkpoint(epoch);
         }
         if H::is_alone(self) {
@@ -410,7 +410,8 @@ impl<H: Host> Inputs<H> {
 
     /// Why this replica can't continue on its own, if its code differs from that of an epoch.
     pub(crate) fn refused(&self) -> Option<String> {
-        self.is_refusing().then(|| other_code(&self.replica, self.cut.refused))
+        let codes = (self.cut.refused_code, self.settings.rules.code());
+        self.is_refusing().then(|| other_code(&self.replica, self.cut.refused, codes))
     }
 
     /// Why this replica accepts no requests, if it does not.

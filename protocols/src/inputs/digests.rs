@@ -339,8 +339,8 @@ impl<H: Host> Inputs<H> {
         };
         format!(
             "nodes {} differ from each other: {} epoch {} in {}. No majority of the replicas \
-             agrees, so none of them can know which is right, and all stop. Start each alone and \
-             take a dump (pg_dump), and compare the dumps with what you know of the rows. {way_out}",
+             agrees, so none of them can know which is right, and all stop. Start each alone, take \
+             a dump (pg_dump), and compare the dumps with what you know of the rows. {way_out}",
             self.node_list(reporting),
             what(scope),
             epoch.0,

@@ -3,7 +3,7 @@
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::WaitsFor;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Abort, SqlState};
+use pangea_core::txn::{Abort, CodeDigest, SqlState};
 
 use crate::replica::Replica;
 
@@ -59,12 +59,17 @@ pub(crate) fn not_rejoined() -> Abort {
 
 /// Why a node can't apply an epoch that was proposed under other code, and what the operator can
 /// do.
-pub(crate) fn other_code(replica: &Replica, epoch: SnapshotVersion) -> String {
+pub(crate) fn other_code(
+    replica: &Replica,
+    epoch: SnapshotVersion,
+    (its_code, own_code): (CodeDigest, CodeDigest),
+) -> String {
     let topology = &replica.topology;
     let name = format!("{} (node {})", topology.place_name(replica.me), replica.node(replica.me).0);
     let what = format!(
-        "{name} can't run epoch {}: it was proposed by a program whose procedures or version \
-         differ from those of this program, and would give another result here",
+        "{name} can't run epoch {}: it was proposed by a program (code {its_code}) whose \
+         procedures or versions differ from those of this program (code {own_code}), and would \
+         give another result here",
         epoch.0
     );
     let remedy = "start the earlier program on all nodes, stop it in order (SIGTERM), which writes \

@@ -3,8 +3,8 @@
 //! All replicas apply the same epochs, so a bug of this program that one epoch triggers stops every
 //! replica at that epoch, and again after every restart. The replica then stops with a message that
 //! names the epoch. The setting `skip_epochs` aborts all transactions of an epoch instead of
-//! running them. A replica that fails alone, because of its memory or disk, must not skip the epoch:
-//! it would differ from the others.
+//! running them. A replica that fails alone, because of its memory or disk, must not skip the
+//! epoch: it would differ from the others.
 //!
 //! The operator may have listed another epoch by mistake, whose transactions were acknowledged.
 //! Each listed epoch that a replica meets is therefore reported ([`ListedEpoch`]).

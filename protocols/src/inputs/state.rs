@@ -8,6 +8,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Group;
+use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
 use super::backpressure::Backpressure;
@@ -138,6 +139,8 @@ pub(crate) struct CutState<R: Rules> {
     /// The last epoch that this replica could not apply because its code differs from that of the
     /// proposer. Irrelevant once this epoch is applied.
     pub refused: SnapshotVersion,
+    /// The code that it was proposed under.
+    pub refused_code: CodeDigest,
     /// The epoch of the store.
     pub applied: SnapshotVersion,
     pub confirmed: Confirmed,
@@ -289,6 +292,7 @@ impl<R: Rules> CutState<R> {
             skipped: SnapshotVersion::ZERO,
             wanted: SnapshotVersion::ZERO,
             refused: SnapshotVersion::ZERO,
+            refused_code: CodeDigest::default(),
             confirmed: Confirmed {
                 epoch: SnapshotVersion::ZERO,
                 heads: heads.clone(),

@@ -68,7 +68,7 @@ impl Minerva {
             let executes_again = resolution.ordered.iter().any(|it| it.writes.is_none());
             let is_other = cut.rules.code() != self.state.inputs.settings.rules.code();
             if mutate!(OtherCodeRuns: executes_again && is_other => false) {
-                self.state.inputs.refuse(cx, epoch);
+                self.state.inputs.refuse(cx, epoch, cut.rules.code());
                 // A peer's checkpoint replaces this epoch, and perhaps later ones.
                 return self.state.logged.clear();
             }

@@ -400,8 +400,8 @@ fn who_is_not_ready_gives_no_answer() {
     assert_eq!(cluster.everywhere("x"), "7");
 }
 
-/// Story: after a power failure of both nodes one had lost its disk, and waited for the answer of the
-/// other, which waited for its greeting.
+/// Story: after a power failure of both nodes one had lost its disk, and waited for the answer of
+/// the other, which waited for its greeting.
 #[test]
 fn who_can_not_become_ready_without_those_that_ask_answers_them() {
     for (n, lost) in [(2, vec![0]), (2, vec![1]), (4, vec![0, 3])] {

@@ -17,13 +17,26 @@ fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
     let (duration, real_time) = (Span::from_ms(4_000), RealTime::Ordered);
     // The leader is always the same, so it tolerates neither the loss of the leader nor of a disk.
-    let lost = [FaultKind::Destroy, FaultKind::DiskLoss, FaultKind::BitFlip];
-    let faults = FaultKind::ALL.into_iter().filter(|kind| !lost.contains(kind)).collect();
+    // Any program runs what it finds in the log.
+    let untolerated =
+        [FaultKind::Destroy, FaultKind::DiskLoss, FaultKind::BitFlip, FaultKind::Upgrade];
+    let faults = FaultKind::ALL.into_iter().filter(|kind| !untolerated.contains(kind)).collect();
     Settings { seed, workload, duration, real_time, faults, ..Settings::default() }
 }
 
 fn toy(settings: &Settings, bug: Bug) -> Report {
     run::<ToyProtocol>(settings, &ToyOptions { bug }).expect("the settings are valid")
+}
+
+/// It runs what it finds in the log, whatever program has proposed that.
+#[test]
+fn a_protocol_that_runs_the_transactions_of_an_earlier_program_is_caught() {
+    let found = (0..40).any(|seed| {
+        let faults = vec![FaultKind::Upgrade];
+        let report = toy(&Settings { faults, ..settings(seed, "list-append") }, Bug::None);
+        report.violation.is_some_and(|violation| violation.anomaly == "another program")
+    });
+    assert!(found);
 }
 
 #[test]

@@ -115,10 +115,10 @@ impl Calvin {
                 cx.mark("calvin.epoch_waits_for_slice");
                 return false;
             }
-            Some(EpochCode::Other) => {
+            Some(EpochCode::Other(code)) => {
                 // Earlier epochs run first, so that a checkpoint contains them.
                 if is_first {
-                    self.state.inputs.refuse(cx, epoch);
+                    self.state.inputs.refuse(cx, epoch, code);
                 }
                 return false;
             }

@@ -56,7 +56,7 @@ pub(super) enum EpochCode {
     /// All cuts were proposed under this node's code.
     Own,
     /// All cuts were proposed under the same other code.
-    Other,
+    Other(CodeDigest),
     /// The cuts were proposed under different codes: the epoch runs no transaction.
     Mixed,
 }
@@ -67,7 +67,7 @@ impl EpochCode {
         match codes.iter().all(|code| *code == codes[0]) {
             false => Self::Mixed,
             true if codes[0] == own => Self::Own,
-            true => Self::Other,
+            true => Self::Other(codes[0]),
         }
     }
 }
@@ -114,11 +114,13 @@ impl Calvin {
     ) -> bool {
         let of_others = of_shards.received_slices.iter().map(|slice| slice.cut);
         let own = self.state.inputs.settings.rules.code();
-        let is_other = EpochCode::of(own, of_others.chain([CutId::new(cut)])) == EpochCode::Other;
-        if is_other {
-            self.state.inputs.refuse(cx, epoch);
+        match EpochCode::of(own, of_others.chain([CutId::new(cut)])) {
+            EpochCode::Other(code) => {
+                self.state.inputs.refuse(cx, epoch, code);
+                false
+            }
+            EpochCode::Own | EpochCode::Mixed => true,
         }
-        !is_other
     }
 }
 
