@@ -169,6 +169,15 @@ enum Why {
 }
 
 impl Why {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Lost => "session ended",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Classifies an error, or returns it if no client should receive it. `is_submitted` is whether
     /// the transaction may have been submitted.
     fn of(error: &Error, is_submitted: bool) -> Result<Self, String> {
@@ -291,7 +300,10 @@ impl Runner {
         let outcome = match done {
             Ok(()) => Outcome::Committed,
             Err(Why::Unknown) => Outcome::Unknown,
-            Err(Why::Conflict | Why::Refused | Why::Lost) => Outcome::Aborted,
+            Err(why) => {
+                attempt.remark(why.in_words());
+                Outcome::Aborted
+            }
         };
         attempt.end(outcome);
         done

@@ -217,6 +217,12 @@ impl Attempt {
         history.record(&mut self);
     }
 
+    /// Adds to the description of the transaction in reports.
+    pub fn remark(&mut self, what: &str) {
+        let note = self.txn.note.take().unwrap_or_default();
+        self.txn.note = Some(format!("{note}, {what}").into());
+    }
+
     /// Returns the number of operations, for [`Self::take_back`].
     pub fn len(&self) -> usize {
         self.txn.ops.len()

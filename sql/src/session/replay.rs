@@ -3,7 +3,7 @@
 use pangea_core::txn::{Abort, Outcome};
 
 use super::{Session, Transaction};
-use crate::error::SqlError;
+use crate::error::{SqlError, code};
 use crate::exec::Executed;
 use crate::expr::Env;
 use crate::plan::Planned;
@@ -145,6 +145,10 @@ impl Session {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok(())
+            }
+            // It may have committed, so it must not be tried again.
+            Outcome::Aborted(unknown) if unknown.code == code::OUTCOME_UNKNOWN => {
+                Err(unknown.into())
             }
             Outcome::Aborted(_) => Err(self.explain(abort)),
         }

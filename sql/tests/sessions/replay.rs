@@ -7,7 +7,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use async_trait::async_trait;
+use pangea_core::ids::{ProcedureId, SnapshotVersion};
+use pangea_core::protocol::Status;
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Abort, Outcome, Program, Registry, SqlState};
 use pangea_sql::Shared;
+use pangea_sql::engine::{Engine, Unavailable};
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
@@ -43,10 +50,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let engine = MemoryEngine::new();
+        Self::on(Arc::new(MemoryEngine::new()))
+    }
+
+    fn on(engine: Arc<dyn Engine>) -> Self {
         let shared = Arc::new(Shared::default());
-        let session =
-            || Session::new(Arc::new(engine.clone()), shared.clone(), &BTreeMap::new()).unwrap();
+        let session = || Session::new(engine.clone(), shared.clone(), &BTreeMap::new()).unwrap();
         let (mut a, b) = (session(), session());
         run(&mut a, "create table t (id int primary key, n int not null)");
         run(&mut a, "create table u (id serial primary key, t int, x text)");
@@ -67,6 +76,50 @@ impl Scene {
         assert_ne!(run(&mut self.b, meanwhile).len(), 5, "{meanwhile}");
         run(&mut self.a, "commit")
     }
+}
+
+/// A node that loses the outcomes of replays, because it has skipped epochs with the checkpoint of
+/// a peer.
+struct Forgetful(MemoryEngine);
+
+#[async_trait]
+impl Engine for Forgetful {
+    fn store(&self) -> &Arc<Store> {
+        self.0.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.0.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.0.topology()
+    }
+
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+        let replay = ProcedureId::of("sql.replay");
+        let is_replay = matches!(program, Program::Call { procedure, .. } if procedure == replay);
+        let outcome = self.0.commit(program).await?;
+        let unknown = || Abort::new(SqlState::OUTCOME_UNKNOWN, "the outcome is unknown");
+        Ok(if is_replay { Outcome::Aborted(unknown()) } else { outcome })
+    }
+
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.0.fresh().await
+    }
+
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.0.status().await
+    }
+}
+
+/// Story: the client was told of a conflict, and tried again what had committed.
+#[test]
+fn a_replay_whose_outcome_is_unknown_is_no_conflict() {
+    let mut scene = Scene::on(Arc::new(Forgetful(MemoryEngine::new())));
+    let add = "update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(add, "update t set n = 200 where id = 1"), "08007");
+    assert_eq!(run(&mut scene.b, "select n from t where id = 1"), "[[Int(201)]]");
 }
 
 #[test]
