@@ -485,7 +485,7 @@ impl Calvin {
     fn on_log_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let inputs = &mut self.state.inputs;
         let checked = message.check(inputs.replica.topology.node_count());
-        if !inputs.may_handle(cx, from, checked, (false, false)) {
+        if !inputs.may_handle(cx, from, checked, (false, false, false)) {
             return;
         }
         match message {

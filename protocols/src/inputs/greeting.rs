@@ -147,16 +147,18 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.malformed_greeting");
             return None;
         };
-        self.cut.follows = self.cut.follows.max(known.follows);
-        self.stops.on_greeting(from, known.incarnation, known.stopping);
         let met = self.presence.meet(cx, &mut self.replica, from, log_identity);
         if met != Met::Again {
             self.greet(cx, from);
         }
         if met == Met::Stranger {
+            self.presence.is_foreign(&self.replica).into_iter().for_each(|why| cx.stop(why));
             return None;
         }
-        if self.presence.end_rejoin_of(from) {
+        self.cut.follows = self.cut.follows.max(known.follows);
+        self.stops.on_greeting(from, known.incarnation, known.stopping);
+        let is_first = self.presence.note_greeting(from);
+        if self.presence.end_rejoin_of(from) || is_first {
             self.repeat_messages(cx, from);
         }
         if self.presence.is_late(&self.replica, from, receiver_identity) {

@@ -250,7 +250,8 @@ impl<H: Host> Inputs<H> {
             matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
         let is_vote = matches!(message, Message::Agreement { .. });
         let checked = message.check(self.replica.topology.node_count());
-        if !self.may_handle(cx, from, checked, (is_of_rejoin, is_vote)) {
+        let is_of_presence = matches!(message, Message::Presence(_));
+        if !self.may_handle(cx, from, checked, (is_of_presence, is_of_rejoin, is_vote)) {
             return None;
         }
         match message {
@@ -289,8 +290,12 @@ impl<H: Host> Inputs<H> {
         cx: &mut Cx<'_, H>,
         from: NodeId,
         checked: Result<(), &'static str>,
-        (is_of_rejoin, is_vote): (bool, bool),
+        (is_of_presence, is_of_rejoin, is_vote): (bool, bool, bool),
     ) -> bool {
+        if self.presence.is_stranger(from) && !is_of_presence {
+            cx.mark("inputs.stranger_ignored");
+            return false;
+        }
         if !is_of_rejoin {
             // A rejoining replica does not count as heard from, so that nothing is retained for it.
             self.cut.heard_at[from.index()] = cx.now.at;
@@ -373,14 +378,16 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
         self.forget_difference(peer);
+        self.presence.forget_session(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {
             return self.presence.ask(cx, &self.replica, peer);
         }
-        self.meet(cx, peer);
+        // The rest follows when the peer has greeted: it may be a node of another cluster.
+        self.greet(cx, peer);
     }
 
-    /// Starts to communicate with a peer.
+    /// Starts to communicate with a peer that has answered this replica.
     fn meet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.greet(cx, peer);
         self.repeat_messages(cx, peer);

@@ -63,6 +63,7 @@ impl<H: Host> Presence<H> {
         log_identity: u64,
     ) -> Met {
         let known = self.log_identities[from.index()];
+        self.strangers[from.index()] = known != 0 && known != log_identity;
         if known == 0 {
             self.note_log_identity(cx, replica, from, log_identity);
             Met::First
@@ -72,6 +73,34 @@ impl<H: Host> Presence<H> {
         } else {
             Met::Again
         }
+    }
+
+    /// Whether the messages of a peer are ignored: it has another log than the recorded one.
+    pub(crate) fn is_stranger(&self, peer: NodeId) -> bool {
+        self.strangers[peer.index()]
+    }
+
+    /// Handles a new session with a peer, or the end of one.
+    pub(crate) fn forget_session(&mut self, peer: NodeId) {
+        self.strangers[peer.index()] = false;
+        self.greeted[peer.index()] = false;
+    }
+
+    /// Records the greeting of a peer that is no stranger. Returns whether it is the first of the
+    /// session.
+    pub(crate) fn note_greeting(&mut self, peer: NodeId) -> bool {
+        !std::mem::replace(&mut self.greeted[peer.index()], true)
+    }
+
+    /// The evidence that this replica is none of this cluster: most others are strangers.
+    pub(crate) fn is_foreign(&self, replica: &Replica) -> Option<String> {
+        let strangers = replica.peers().filter(|peer| self.is_stranger(*peer)).count();
+        (strangers >= replica.topology.majority()).then(|| {
+            "most other nodes have other logs than those that this node knows: its data directory \
+             is of another cluster with the same name, or the addresses in its configuration lead \
+             to another cluster. Nothing was exchanged. Check data_dir and the addresses"
+                .to_owned()
+        })
     }
 
     /// Records that a peer has greeted. Returns whether it was rejoining, and has ignored all other

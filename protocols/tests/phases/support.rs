@@ -106,6 +106,12 @@ impl<P: Transcribed> ClusterOf<P> {
         }
     }
 
+    /// Lets nodes draw other random numbers than those of other clusters.
+    pub fn reseed(&mut self, seed: u64) {
+        let nodes = self.nodes.iter_mut().zip(seed..);
+        nodes.for_each(|(node, seed)| node.rng = fastrand::Rng::with_seed(seed));
+    }
+
     /// Starts all nodes, and lets them elect a coordinator in each group.
     pub fn start_all(&mut self) {
         (0..self.nodes.len()).for_each(|id| self.start(id));
