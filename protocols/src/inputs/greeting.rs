@@ -147,7 +147,8 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.malformed_greeting");
             return None;
         };
-        let met = self.presence.meet(cx, &mut self.replica, from, log_identity);
+        let met =
+            self.presence.meet(cx, &mut self.replica, from, (log_identity, receiver_identity));
         if met != Met::Again {
             self.greet(cx, from);
         }

@@ -409,6 +409,7 @@ impl<H: Host> Inputs<H> {
     /// Handles the loss of the connection to a peer.
     pub(crate) fn on_peer_down(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = false;
+        self.presence.forget_session(peer);
         self.transfer.pause(peer, cx.now.at);
         self.retry_barriers(cx, Some(peer));
     }

@@ -60,10 +60,11 @@ impl<H: Host> Presence<H> {
         cx: &mut Cx<'_, H>,
         replica: &mut Replica,
         from: NodeId,
-        log_identity: u64,
+        (log_identity, receiver_identity): (u64, u64),
     ) -> Met {
         let known = self.log_identities[from.index()];
-        self.strangers[from.index()] = known != 0 && known != log_identity;
+        let is_stranger = known != 0 && known != log_identity;
+        self.strangers[from.index()] = is_stranger.then_some(receiver_identity);
         if known == 0 {
             self.note_log_identity(cx, replica, from, log_identity);
             Met::First
@@ -77,12 +78,12 @@ impl<H: Host> Presence<H> {
 
     /// Whether the messages of a peer are ignored: it has another log than the recorded one.
     pub(crate) fn is_stranger(&self, peer: NodeId) -> bool {
-        self.strangers[peer.index()]
+        self.strangers[peer.index()].is_some()
     }
 
     /// Handles a new session with a peer, or the end of one.
     pub(crate) fn forget_session(&mut self, peer: NodeId) {
-        self.strangers[peer.index()] = false;
+        self.strangers[peer.index()] = None;
         self.greeted[peer.index()] = false;
     }
 
@@ -92,10 +93,12 @@ impl<H: Host> Presence<H> {
         !std::mem::replace(&mut self.greeted[peer.index()], true)
     }
 
-    /// The evidence that this replica is none of this cluster: most others are strangers.
+    /// The evidence that this replica is none of this cluster: most others are strangers, and it is
+    /// a stranger to them.
     pub(crate) fn is_foreign(&self, replica: &Replica) -> Option<String> {
-        let strangers = replica.peers().filter(|peer| self.is_stranger(*peer)).count();
-        (strangers >= replica.topology.majority()).then(|| {
+        let own = self.log_identities[replica.me.index()];
+        let strangers = self.strangers.iter().flatten().filter(|known| ![0, own].contains(known));
+        (strangers.count() >= replica.topology.majority()).then(|| {
             "most other nodes have other logs than those that this node knows: its data directory \
              is of another cluster with the same name, or the addresses in its configuration lead \
              to another cluster. Nothing was exchanged. Check data_dir and the addresses"

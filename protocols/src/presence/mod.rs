@@ -24,9 +24,9 @@
 //!   could not commit without them, so this adds no wait. Peers that lost their disks greet only
 //!   after it has answered them; it answers before it is ready if the other peers are too few.
 //! - A peer that knows another identity of the replica stops it. The way back is in `rejoin.rs`.
-//! - A replica that knows another identity of a peer handles none of its messages. If it is so with
-//!   as many peers as a majority has members, this replica is the one that does not belong here, for
-//!   example because its directory is of another cluster: it stops.
+//! - A replica that knows another identity of a peer handles none of its messages. If as many peers
+//!   as a majority has members also know another identity of the replica, it is the one that does
+//!   not belong here, for example because its directory is of another cluster: it stops.
 //!
 //! This component does not know what the replicas decide. Its owner adds to greetings and answers
 //! the knowledge that the group's decisions need, and compares it.
@@ -81,9 +81,10 @@ pub(crate) struct Presence<H: Host> {
     rejoins: Vec<Option<u64>>,
     /// Whether each peer has asked too early, since this replica started.
     asked_early: Vec<bool>,
-    /// Whether each peer has greeted with another log identity than the recorded one, in the
-    /// present session. No other message of it is handled.
-    strangers: Vec<bool>,
+    /// The log identity that each peer knows of this replica, or 0, if the peer has greeted with
+    /// another log identity than the recorded one, in the present session. No other message of it
+    /// is handled.
+    strangers: Vec<Option<u64>>,
     /// Whether each peer has greeted with the recorded log identity, in the present session.
     greeted: Vec<bool>,
     /// The log position of the last record of a log identity.
@@ -108,7 +109,7 @@ impl<H: Host> Presence<H> {
             asking: None,
             rejoins: vec![None; node_count],
             asked_early: vec![false; node_count],
-            strangers: vec![false; node_count],
+            strangers: vec![None; node_count],
             greeted: vec![false; node_count],
             logged: LogPosition(0),
             knows: vec![false; node_count],
