@@ -39,6 +39,7 @@ mod cutting;
 mod digests;
 mod execution;
 mod failing;
+mod foreign;
 mod growth;
 mod nonsense;
 mod passing;
