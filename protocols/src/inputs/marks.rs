@@ -186,7 +186,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.malformed_greeting", "a greeting is malformed").never(NONSENSE),
     mark("inputs.stranger", "a peer has another log identity than the recorded one")
         .never(LOST_LOG),
-    mark("inputs.stranger_ignored", "a message of such a peer is ignored").never(LOST_LOG),
+    mark("inputs.stranger_ignored", "a peer with another log identity sends something else")
+        .never(LOST_LOG),
     mark("inputs.rejoin_asks", "a replica that lost its disk queries its peers"),
     mark("inputs.rejoin_answered", "a rejoining peer gets an answer"),
     mark("inputs.rejoin_too_early", "a peer's rejoin query arrives before this replica is ready")
