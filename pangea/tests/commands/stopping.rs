@@ -35,7 +35,8 @@ impl Single {
         assert!(command.status.success(), "{}", String::from_utf8_lossy(&command.stderr));
     }
 
-    /// Waits for the end, and returns the exit code.
+    /// Waits for the end, and returns the exit code. A child cannot be waited for with a deadline,
+    /// so it is polled.
     fn end(&mut self) -> i32 {
         let began = Instant::now();
         loop {

@@ -101,7 +101,7 @@ impl<H: Host> Presence<H> {
         (strangers.count() >= replica.topology.majority()).then(|| {
             "most other nodes have other logs than those that this node knows: its data directory \
              is of another cluster with the same name, or the addresses in its configuration lead \
-             to another cluster. Nothing was exchanged. Check data_dir and the addresses"
+             to another cluster. Check data_dir and the addresses"
                 .to_owned()
         })
     }

@@ -128,22 +128,27 @@ fn a_query_within_an_expression_runs_by_itself() {
     assert!(refused.contains("more than one row returned by a subquery"), "{refused}");
 }
 
+/// Creates the procedures c.. of these numbers, whose bodies name the one before.
+fn chain(
+    session: &mut Session,
+    numbers: std::ops::RangeInclusive<usize>,
+    body: impl Fn(&str) -> String,
+) {
+    for number in numbers {
+        let body = body(&format!("c{}()", number - 1));
+        run(session, &format!("create procedure c{number}() language plpgsql as '{body}'"));
+    }
+}
+
 /// The planning of a chain of 300 calls overflowed the stack of its node. In a chain that names
 /// each procedure twice, each procedure doubled the time.
 #[test]
 fn chains_of_calls_are_looked_at_once_and_not_too_deep() {
     let mut session = session(&MemoryEngine::new());
     run(&mut session, "create procedure c0() language sql as 'select 1'");
-    for at in 1..=300 {
-        let before = at - 1;
-        run(
-            &mut session,
-            &format!(
-                "create procedure c{at}() language plpgsql as
-                 'begin if false then call c{before}(); call c{before}(); end if; end'"
-            ),
-        );
-    }
+    chain(&mut session, 1..=300, |before| {
+        format!("begin if false then call {before}; call {before}; end if; end")
+    });
     run(&mut session, "call c300()");
     run(&mut session, "call c40()");
 }
@@ -155,16 +160,9 @@ fn calls_are_nested_up_to_the_limit_and_deeper_ones_are_refused() {
     let mut session = session(&MemoryEngine::new());
     run(&mut session, "create table t (n int)");
     run(&mut session, "create procedure c1() language sql as 'insert into t values (1)'");
-    for at in 2..=51 {
-        let before = at - 1;
-        run(
-            &mut session,
-            &format!(
-                "create procedure c{at}() language plpgsql as
-                 'begin for i in 1 .. 1 loop if true then call c{before}(); end if; end loop; end'"
-            ),
-        );
-    }
+    chain(&mut session, 2..=51, |before| {
+        format!("begin for i in 1 .. 1 loop if true then call {before}; end if; end loop; end")
+    });
     run(&mut session, "call c50()");
     let responses = ready(session.simple_query("call c51()"));
     let Some(Response::Error(error)) = responses.last() else { panic!("{responses:?}") };
