@@ -112,7 +112,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 pub(crate) const IS_LARGE: bool = option_env!("PANGEA_EXHAUSTIVE_LARGE").is_some();
 
 /// A search that visits more states than this is abandoned.
-pub(crate) const STATES_MAX: usize = if IS_LARGE { 230_000_000 } else { 1_500_000 };
+pub(crate) const STATES_MAX: usize = if IS_LARGE { 230_000_000 } else { 3_500_000 };
 
 /// Visits all states within each of the bounds and asserts that no check fails.
 pub(crate) fn all_is_well<B: Brain>(all: &[Bounds]) {

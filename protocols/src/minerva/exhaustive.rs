@@ -305,7 +305,8 @@ impl Brain for Replica {
             ahead(c.agreement_record),
         );
         let first_start = s.presence.first_start(&s.replica);
-        let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
+        let (identities, is_ready) = (&s.presence.log_identities, s.presence.is_ready);
+        let greetings = (identities, is_ready, first_start, s.presence.described());
         let agreed = (self.agreed, self.submitted, &self.states, self.now);
         let reads = (s.barriers.described(), s.replica.last_token(), s.stops.described());
         let rest = (reads, &own.contention, &s.streams.applied, &s.collection.applied);
@@ -385,7 +386,6 @@ fn cuts_are_the_same_in_every_order() {
         Bounds { proposals: 2, submits: [1, 1, 0], ..CALM },
         Bounds { proposals: 2, frail: Some(0), crashes: 1, ..CALM },
         Bounds { campaigns: 1, ..CALM },
-        Bounds { frail: Some(0), crashes: 1, ..CALM },
         Bounds { frail: Some(1), proposals: 0, crashes: 1, ..CALM },
         Bounds { frail: Some(2), proposals: 0, crashes: 1, ..CALM },
     ];

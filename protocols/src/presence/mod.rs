@@ -152,6 +152,12 @@ impl<H: Host> Presence<H> {
         })
     }
 
+    /// The sessions with peers, for the exhaustive search.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> String {
+        format!("{:?} {:?}", self.greeted, self.strangers)
+    }
+
     /// The status for operators while this replica asks its peers.
     pub(crate) fn asking_status(&self, replica: &Replica) -> Option<Rejoining> {
         let RejoinQueries { answers, .. } = self.asking.as_ref()?;
