@@ -6,11 +6,12 @@
 //! the server and receives signals.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
 use crate::failure::Failure;
+use crate::ports::free_ports;
 
 /// The first port of a place in another network namespace. Its ports can't be probed, but its own
 /// address has all of them free.
@@ -79,16 +80,9 @@ impl Placement {
             let port = |index| SocketAddr::new(self.address, PORT_FIRST + index as u16);
             return Ok(std::array::from_fn(port));
         }
-        // All sockets stay bound until the last is found, so that the ports differ.
-        let mut held = Vec::with_capacity(N);
-        for _ in 0..N {
-            let listener = TcpListener::bind((self.address, 0));
-            let cant = |error| Failure::failed(format!("no free port at {}", self.address), error);
-            held.push(listener.map_err(cant)?);
-        }
-        let address =
-            |index: usize| held[index].local_addr().expect("a bound socket has an address");
-        Ok(std::array::from_fn(address))
+        let cant = |error| Failure::failed(format!("no free port at {}", self.address), error);
+        let ports = free_ports(self.address, N).map_err(cant)?;
+        Ok(ports.try_into().expect("as many as wanted"))
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pangea_baselines::free_ports;
 use pangea_core::txn::{Outcome, Procedure, Program, Registry};
 use pangea_node::config::Config;
 use pangea_node::driver::Stopped;
@@ -211,11 +212,8 @@ struct Place {
 
 /// Returns loopback addresses with ports that are currently free.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    // All listeners stay open until the last is bound, so that no port is found twice.
-    let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
-    let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
-    addresses.map_err(|error| failed("no free port on 127.0.0.1", error))
+    free_ports(Ipv4Addr::LOCALHOST.into(), count)
+        .map_err(|error| failed("no free port on 127.0.0.1", error))
 }
 
 /// Nodes that run in this program. They stop when this is dropped.

@@ -1,9 +1,10 @@
 //! The plan of a cluster, and the configuration of each of its nodes.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use pangea_baselines::free_ports;
 use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::partition::Partitions;
 use pangea_node::config::{
@@ -312,11 +313,8 @@ fn workers(nodes: usize) -> usize {
 
 /// Returns loopback addresses with ports that are currently free.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    // All listeners stay open until the last is bound, so that no port is found twice.
-    let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
-    let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
-    addresses.map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
+    free_ports(Ipv4Addr::LOCALHOST.into(), count)
+        .map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
 }
 
 /// Returns the numbers of the nodes with a name: that of a node, or that of a region, which may

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
+use crate::processes::free_addresses;
 use crate::support::{pangea, run};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -76,7 +77,7 @@ fn a_taken_port_is_named_with_its_key() {
     let directory = tempfile::tempdir().unwrap();
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_addresses()[0].peer;
     for (peer, sql, key) in [(taken, free, "peer = "), (free, taken, "sql = ")] {
         let config = directory.path().join("node.toml");
         let text = format!(
@@ -96,7 +97,7 @@ fn a_taken_port_is_named_with_its_key() {
 
 #[test]
 fn a_server_that_is_not_there_is_an_error_with_exit_code_1() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_addresses()[0].peer;
     let output = run(&["sql", &format!("postgres://me@{free}/db"), "-c", "SELECT 1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("can't connect"));

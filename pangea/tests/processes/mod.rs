@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -24,12 +24,9 @@ pub struct Addresses {
 
 /// Returns loopback addresses with ports that are currently free, two for each node.
 pub fn free_addresses() -> Vec<Addresses> {
-    let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port on 127.0.0.1");
-    // All listeners stay open until the last is bound, so that no port is found twice.
-    let listeners: Vec<_> = REGIONS.iter().map(|_| (bind(), bind())).collect();
-    let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
-    let both = |(peer, sql)| Addresses { peer: address(peer), sql: address(sql) };
-    listeners.iter().map(|(peer, sql)| both((peer, sql))).collect()
+    let ports = pangea_baselines::free_ports(Ipv4Addr::LOCALHOST.into(), 2 * REGIONS.len());
+    let ports = ports.expect("there are free ports on 127.0.0.1");
+    ports.chunks_exact(2).map(|pair| Addresses { peer: pair[0], sql: pair[1] }).collect()
 }
 
 /// Returns the text of a node's configuration file. The data are in `data`, next to the file.
