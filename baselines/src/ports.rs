@@ -29,9 +29,9 @@ pub fn free_ports(address: IpAddr, count: usize) -> io::Result<Vec<SocketAddr>> 
     // Fails early if the address is not one of this machine.
     drop(TcpListener::bind((address, 0))?);
     let first = fastrand::u16(PORTS);
-    let free = (first..PORTS.end).chain(PORTS.start..first).filter(|&port| {
-        TcpListener::bind((address, port)).is_ok() && reservations::reserve(port)
-    });
+    let free = (first..PORTS.end)
+        .chain(PORTS.start..first)
+        .filter(|&port| TcpListener::bind((address, port)).is_ok() && reservations::reserve(port));
     let ports: Vec<_> = free.take(count).map(|port| SocketAddr::new(address, port)).collect();
     if ports.len() < count {
         let why = format!("fewer than {count} free ports from {} to {}", PORTS.start, PORTS.end);

@@ -107,6 +107,23 @@ impl Cluster {
     /// Starts a killed node that must fail to start, and returns its log.
     pub async fn start_in_vain(&mut self, node: usize) -> String {
         assert!(!self.start_node(node, Process::spawn).await, "{} serves", REGIONS[node]);
+        self.log(node)
+    }
+
+    /// Starts a killed node, and does not wait.
+    pub fn launch(&mut self, node: usize) {
+        assert!(self.processes[node].is_none(), "the node is already running");
+        self.processes[node] = Some(Process::spawn(&self.node_dir(node)));
+    }
+
+    /// Returns whether a node has ended, and forgets its process then.
+    pub fn has_ended(&mut self, node: usize) -> bool {
+        let process = &mut self.processes[node];
+        process.take_if(|process| process.exit_code().is_some()).is_some()
+    }
+
+    /// Returns the log of a node.
+    pub fn log(&self, node: usize) -> String {
         log_text(&self.node_dir(node))
     }
 

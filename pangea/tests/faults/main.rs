@@ -11,6 +11,7 @@
 //! - [`load`]: the clients, and the acknowledgements that each received;
 //! - [`recovery`]: the time until the other regions commit again;
 //! - [`replace`]: nodes whose disks are lost or damaged;
+//! - [`foreign`]: a node with the directory or an address of another cluster;
 //! - [`million`]: a large load, with indexes created concurrently;
 //! - [`checks`]: whether the database contains what was acknowledged.
 //!
@@ -18,6 +19,7 @@
 
 mod checks;
 mod cluster;
+mod foreign;
 mod load;
 mod million;
 #[path = "../processes/mod.rs"]
