@@ -29,6 +29,10 @@ pub struct Status {
     /// The nodes whose writes or rows differ from this node's: nodes with a defect, which have
     /// stopped or will stop.
     pub differing: Vec<NodeId>,
+    /// The connected nodes whose logs are not those that this replica knows, and which it ignores:
+    /// their directories, or the addresses that lead to them, are of another cluster, or they have
+    /// lost their logs.
+    pub strangers: Vec<NodeId>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: BTreeMap<String, u64>,
 }

@@ -131,6 +131,7 @@ fn answers() -> Vec<Vec<u8>> {
         rejoin: None,
         waits_for: vec![WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs: 7 }],
         differing: vec![NodeId(0)],
+        strangers: vec![NodeId(2)],
         counters: BTreeMap::from([("txns_committed".to_owned(), 7)]),
     };
     let all = [

@@ -153,6 +153,8 @@ pub struct Driver<P: Protocol> {
     listed_told: usize,
     /// The time when the protocol last reported lagging nodes.
     waits_told: Timestamp,
+    /// The nodes that the protocol ignores, as it last reported them.
+    strangers_told: Vec<NodeId>,
     /// Records that the node has finished replacing one that lost its disk.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
@@ -201,6 +203,7 @@ impl<P: Protocol> Driver<P> {
             is_starting: true,
             listed_told: 0,
             waits_told: Timestamp::default(),
+            strangers_told: Vec::new(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
             master: None,
@@ -362,10 +365,24 @@ impl<P: Protocol> Driver<P> {
     fn watch_waits(&mut self, now: Timestamp) {
         if now.since(self.waits_told) >= WAITS_TOLD {
             self.waits_told = now;
-            let Status { waits_for, refused, .. } = self.protocol.status();
+            let Status { waits_for, refused, strangers, .. } = self.protocol.status();
             self.is_starting |= refused.is_some();
             self.inbox.on_waits(waits_for);
+            self.warn_of_strangers(strangers);
         }
+    }
+
+    /// Warns of each node that the protocol ignores, once for each time that it appears.
+    fn warn_of_strangers(&mut self, strangers: Vec<NodeId>) {
+        for node in strangers.iter().filter(|node| !self.strangers_told.contains(node)) {
+            tracing::warn!(
+                "{} is ignored, because its log is not the one that this node knows: its data \
+                 directory, or the address in this node's configuration, is of another cluster \
+                 with the same name, or it has lost its log",
+                self.inbox.reachability().name(*node)
+            );
+        }
+        self.strangers_told = strangers;
     }
 
     fn status(&self) -> Status {

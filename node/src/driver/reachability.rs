@@ -149,6 +149,11 @@ impl Reachability {
         }
     }
 
+    /// The name of a node.
+    pub(super) fn name(&self, node: NodeId) -> String {
+        self.topology.node_name(node)
+    }
+
     /// Describes the lagging nodes that this one waits for.
     pub fn waits_for(&self) -> Option<String> {
         let seen = self.seen();

@@ -57,6 +57,8 @@ fn a_node_with_an_address_of_another_cluster_disturbs_neither() {
         }
         assert_rows(&ours, "ours", 21, &[0, 1, 2]).await;
         assert_rows(&theirs, "theirs", 21, &[0, 1, 2]).await;
+        let log = ours.log(WRONG);
+        assert!(log.contains("is ignored, because its log is not the one"), "{log}");
         ours.kill(WRONG);
         std::fs::write(&file, right).unwrap();
         ours.restart(WRONG).await;

@@ -169,7 +169,7 @@ impl State {
         let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
         status.coordinator.iter_mut().for_each(node);
         status.members.iter_mut().for_each(node);
-        status.differing.iter_mut().for_each(node);
+        status.differing.iter_mut().chain(&mut status.strangers).for_each(node);
         if let Some(first) = &mut status.first_start {
             first.missing.iter_mut().for_each(node);
         }

@@ -399,6 +399,7 @@ impl<H: Host> Inputs<H> {
             refused: self.refused(),
             waits_for: self.waits.late.clone(),
             differing: self.differing_nodes(),
+            strangers: self.presence.strangers().collect(),
             counters,
         }
     }

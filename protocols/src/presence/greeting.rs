@@ -81,6 +81,11 @@ impl<H: Host> Presence<H> {
         self.strangers[peer.index()].is_some()
     }
 
+    /// The connected peers with other logs than the recorded ones.
+    pub(crate) fn strangers(&self) -> impl Iterator<Item = NodeId> {
+        (0..).map(NodeId).zip(&self.strangers).filter(|(_, it)| it.is_some()).map(|(peer, _)| peer)
+    }
+
     /// Handles a new session with a peer, or the end of one.
     pub(crate) fn forget_session(&mut self, peer: NodeId) {
         self.strangers[peer.index()] = None;
