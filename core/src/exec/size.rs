@@ -223,6 +223,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_keys_that_were_read_count() {
+        use crate::txn::{PointRead, ReadVersion};
+        let (table, key, seen) = (TableId(1), Key::from(&[7; 100][..]), ReadVersion::Absent);
+        let range = KeyRange { start: Vec::new(), end: None };
+        let rows = vec![(key.clone(), seen)];
+        let reads = ReadSet {
+            points: vec![PointRead { table, key, seen }],
+            ranges: vec![RangeRead { table, range, rows }],
+        };
+        assert!((200..300).contains(&reads_bytes(&reads)), "{}", reads_bytes(&reads));
+    }
+
     /// The bounds of ranges once did not count: one statement with long keys made a batch that
     /// exceeded the frame size.
     #[test]

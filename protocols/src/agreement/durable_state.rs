@@ -83,6 +83,32 @@ impl<E: Decision> DurableState<E> {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer may have promised a ballot to the replica that lost its disk, and another may have
+    /// accepted more in an earlier one.
+    #[test]
+    fn the_highest_promise_counts_although_another_peer_has_accepted_more() {
+        let ballot = |n| Ballot { n, pid: 2, ..Ballot::default() };
+        let one =
+            State { promise: Some(ballot(7)), decided: 1, entries: vec![1], ..State::default() };
+        let other = State {
+            promise: Some(ballot(4)),
+            accepted_round: Some(ballot(4)),
+            entries: vec![1, 2, 3],
+            ..State::default()
+        };
+        let all = vec![DurableState(one), DurableState(other.clone())];
+        let mut merged = State::<u32>::default();
+        DurableState::merge(all).into_iter().for_each(|record| merged.replay(record));
+        assert_eq!(merged.promise, Some(ballot(7)));
+        assert_eq!((merged.accepted_round, merged.decided), (other.accepted_round, 1));
+        assert_eq!(merged.entries, other.entries);
+    }
+}
+
 fn rejoin_forgets_votes<E>(state: &mut State<E>) {
     (state.promise, state.accepted_round) = (None, None);
     state.entries.truncate(state.decided - state.trimmed);

@@ -6,6 +6,7 @@ mod forwarding;
 mod large;
 mod nonsense;
 mod results;
+mod strangers;
 mod turns;
 
 use std::num::NonZeroUsize;

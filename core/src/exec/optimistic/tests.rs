@@ -170,6 +170,27 @@ fn a_certified_transaction_in_a_group_loses_to_one_before_it_and_makes_one_after
     }
 }
 
+/// What was current stays so only if the reads saw each write of the overlay in their range.
+#[test]
+fn a_range_is_current_if_it_saw_the_writes_and_deletions_within() {
+    let table = TableId(1);
+    let key = Key::from(&[8][..]);
+    let seen = |version| {
+        let range = KeyRange { start: vec![7], end: Some(vec![9]) };
+        let rows = vec![(key.clone(), version)];
+        ReadSet { points: Vec::new(), ranges: vec![RangeRead { table, range, rows }] }
+    };
+    let write = |value| [Write { table, key: key.clone(), value }];
+    let mut overlay = Overlay::new();
+    overlay.insert(txn(1), &write(Some(value(5))));
+    assert!(is_current(&seen(ReadVersion::local(txn(1), true)), &overlay));
+    assert!(!is_current(&seen(ReadVersion::At(AT)), &overlay));
+    overlay.insert(txn(2), &write(None));
+    assert!(!is_current(&seen(ReadVersion::local(txn(1), true)), &overlay));
+    assert!(!is_current(&seen(ReadVersion::local(txn(2), true)), &overlay));
+    assert!(is_current(&seen(ReadVersion::local(txn(2), false)), &overlay));
+}
+
 proptest! {
     #[test]
     fn a_group_runs_as_if_one_after_the_other(

@@ -259,6 +259,19 @@ fn the_copy_of_a_value_that_is_overwritten_goes_and_the_new_one_can_be_put_away(
     assert_eq!(seen(SnapshotVersion(6))[0], 6);
 }
 
+/// A point is the version that a checkpoint copies, perhaps in several threads.
+#[test]
+fn a_point_lasts_as_long_as_the_last_copy_of_its_pin() {
+    let store = store_at(5);
+    store.overwrite(SnapshotVersion(5));
+    let pin = store.pin_checkpoint(SnapshotVersion(5)).expect("the version is published");
+    let copy = pin.clone();
+    drop(pin);
+    assert_eq!(store.overwriting.point(), Some(SnapshotVersion(5)));
+    drop(copy);
+    assert_eq!(store.overwriting.point(), None);
+}
+
 /// A store that is filled again begins with versions that a floor of before would give up.
 #[test]
 fn a_store_that_was_cleared_keeps_all_versions_until_it_overwrites_again() {

@@ -69,6 +69,29 @@ proptest! {
     }
 
     #[test]
+    fn the_greedy_choice_is_the_best_ratio_of_the_vertices_that_are_left(graph in graphs(40)) {
+        let mut is_left = vec![true; graph.len()];
+        let mut chosen = Vec::new();
+        let around = |is_left: &[bool], v: u32| -> Vec<u32> {
+            graph.neighbours(v).iter().copied().filter(|it| is_left[*it as usize]).collect()
+        };
+        while is_left.contains(&true) {
+            let left = (0..graph.len() as u32).filter(|v| is_left[*v as usize]);
+            let ratio = |v: u32| (graph.weights[v as usize], around(&is_left, v).len() as u64 + 1);
+            let best = left.reduce(|a, b| {
+                let ((weight_a, cost_a), (weight_b, cost_b)) = (ratio(a), ratio(b));
+                if weight_b * cost_a > weight_a * cost_b { b } else { a }
+            });
+            let best = best.expect("a vertex is left");
+            around(&is_left, best).into_iter().for_each(|v| is_left[v as usize] = false);
+            is_left[best as usize] = false;
+            chosen.push(best);
+        }
+        chosen.sort_unstable();
+        prop_assert_eq!(gwmin::gwmin(&graph.weights, &graph.adjacency), chosen);
+    }
+
+    #[test]
     fn within_any_budget_the_set_is_independent_and_no_lighter_than_greedy(
         graph in graphs(60),
         budget in 0u64..40,
