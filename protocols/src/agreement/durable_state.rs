@@ -83,6 +83,11 @@ impl<E: Decision> DurableState<E> {
     }
 }
 
+fn rejoin_forgets_votes<E>(state: &mut State<E>) {
+    (state.promise, state.accepted_round) = (None, None);
+    state.entries.truncate(state.decided - state.trimmed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,9 +112,4 @@ mod tests {
         assert_eq!((merged.accepted_round, merged.decided), (other.accepted_round, 1));
         assert_eq!(merged.entries, other.entries);
     }
-}
-
-fn rejoin_forgets_votes<E>(state: &mut State<E>) {
-    (state.promise, state.accepted_round) = (None, None);
-    state.entries.truncate(state.decided - state.trimmed);
 }
