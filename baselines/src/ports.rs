@@ -20,7 +20,8 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 /// # Examples
 ///
 /// ```
-/// let ports = pangea_baselines::free_ports([127, 0, 0, 1].into(), 2).expect("there are free ports");
+/// let localhost = [127, 0, 0, 1].into();
+/// let ports = pangea_baselines::free_ports(localhost, 2).expect("there are free ports");
 /// assert_ne!(ports[0], ports[1]);
 /// let listener = std::net::TcpListener::bind(ports[0]);
 /// # assert!(listener.is_ok());

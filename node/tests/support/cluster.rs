@@ -1,10 +1,9 @@
 //! A cluster of three configured nodes on local ports.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pangea_baselines::free_ports;
 use pangea_node::client::Client;
 use pangea_node::config::Config;
 
@@ -13,9 +12,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 
-/// Addresses with free ports.
+/// Addresses with ports that were free a moment ago.
 pub fn addresses<const N: usize>() -> [SocketAddr; N] {
-    free_ports(Ipv4Addr::LOCALHOST.into(), N).unwrap().try_into().unwrap()
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
 }
 
 /// The configurations of three nodes, with additional keys and tables.
