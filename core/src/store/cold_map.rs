@@ -198,4 +198,24 @@ mod tests {
         }
         assert!((1..30).contains(&wrong), "{wrong} of 1000");
     }
+
+    /// Rows that share a bit are counted up to a limit. Above it nobody knows how many are cold.
+    #[test]
+    fn a_bit_stays_while_one_of_its_rows_is_cold() {
+        let (rows, key) = (ColdRows::new(0), Key::from(&b"k"[..]));
+        let place = (TableId(1), hash_bytes(&key));
+        let add = |count: usize| (0..count).for_each(|_| rows.add(place.0, place.1));
+        let remove = |count: usize| (0..count).for_each(|_| rows.remove(place.0, place.1));
+        let has = || rows.map().has(TableId(1), &key);
+        add(2);
+        remove(1);
+        assert!(has(), "one of two is left");
+        remove(1);
+        assert!(!has());
+        add(300);
+        remove(299);
+        assert!(has(), "one of three hundred is left");
+        remove(1);
+        assert!(has(), "their number is unknown");
+    }
 }

@@ -315,6 +315,23 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     assert_eq!(store.len(table), 0, "a deletion is reclaimed as usual");
 }
 
+/// Reclamation passes such a row once, and does not come back to it.
+#[test]
+fn a_row_that_was_deleted_during_a_checkpoint_goes_when_the_checkpoint_ends() {
+    let store = Arc::new(Store::new());
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.publish(SnapshotVersion(1));
+    store.overwrite(store.published());
+    let checkpoint = store.pin_checkpoint(SnapshotVersion(1)).unwrap();
+    store.apply(TABLE, key(b"k"), version(2, None));
+    store.publish(SnapshotVersion(2));
+    store.overwrite(store.published());
+    store.reclaim(SnapshotVersion(2));
+    assert!(store.read(TABLE, b"k", SnapshotVersion(1)).is_some(), "the checkpoint has the row");
+    checkpoint.end();
+    assert_eq!((store.len(TABLE), store.memory_bytes()), (0, 0));
+}
+
 /// A flipped bit changes the value and its digest, and nothing else.
 #[cfg(feature = "planted")]
 #[test]

@@ -128,6 +128,22 @@ fn what_was_chosen_before_the_store_went_back_is_not_taken_for_what_came_after()
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
 }
 
+/// The same where the later write is in the cold store only.
+#[test]
+fn what_was_chosen_before_the_store_went_back_does_not_replace_a_copy_of_what_came_after() {
+    let (store, _) = cold_store();
+    write(&store, 1, &[(b"a", 1)]);
+    write(&store, 2, &[(b"k", 2)]);
+    let chosen = choose(&store);
+    store.retreat_to(SnapshotVersion(1));
+    write(&store, 2, &[(b"k", 3)]);
+    store.evict();
+    assert!(store.is_cold(TABLE, b"k"));
+    store.evict_chosen(chosen);
+    assert!(store.is_cold(TABLE, b"k"));
+    assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
+}
+
 /// The same while the cold store is being written.
 #[test]
 fn what_is_being_put_away_while_the_store_goes_back_is_not_taken_for_what_came_after() {

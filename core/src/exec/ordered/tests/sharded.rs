@@ -9,7 +9,7 @@ use crate::ids::{ShardId, TxnId};
 use crate::key::Key;
 use crate::partition::{Partitions, Rule};
 use crate::store::Store;
-use crate::txn::Abort;
+use crate::txn::{Abort, RangeRead, ReadSet, ReadVersion};
 
 /// One shard with its rows.
 struct Shard {
@@ -313,4 +313,40 @@ fn a_result_that_is_too_long_to_be_told_is_an_abort_on_all_shards() {
     assert_eq!(abort.code.as_str(), "54000");
     assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
     assert_eq!(rows, before);
+}
+
+/// Whether a transaction commits that has read two ranges, each with the rows 1 and 2. The first
+/// range is on one shard, the second one on all; and the transaction writes on another shard.
+fn commits_after_ranges(rows: &Rows) -> bool {
+    let starts = vec![vec![5]];
+    let partitions = Partitions::new(2, Rule::Everywhere).with(TableId(0), Rule::Ranges { starts });
+    let range = |table| {
+        let rows = [1, 2].map(|k| (key(k), ReadVersion::At(BEFORE))).into();
+        let range = KeyRange { start: vec![0], end: Some(vec![5]) };
+        RangeRead { table: TableId(table), range, rows }
+    };
+    let reads = ReadSet { points: Vec::new(), ranges: vec![range(0), range(1)] };
+    let write = Write { table: TableId(0), key: key(9), value: None };
+    let program = Program::Certified(Certified { reads, writes: vec![write], timeline: 0 });
+    let work = [Work { version: AT, program, footprint: None, home: ShardId(0) }];
+    let mut shards = Shards::new(partitions, rows, Limits { part: usize::MAX, result: 99 });
+    shards.run(&work, &Sequential, &mut fastrand::Rng::with_seed(1));
+    match shards.went(txn(0)).expect("the transaction ends") {
+        ShardOutcome::Ran(Ok(_)) => true,
+        ShardOutcome::Ran(Err(abort)) if abort.code.as_str() == "40001" => false,
+        went => panic!("{went:?}"),
+    }
+}
+
+/// Each range is checked where its rows are: on its shard, or on all if its table is on all.
+#[test]
+fn a_range_is_checked_on_the_shard_of_its_rows_or_by_each_on_its_own_copy() {
+    let mut rows: Rows =
+        [0, 1].into_iter().flat_map(|t| [1, 2].map(|k| ((t, k), Some(k)))).collect();
+    assert!(commits_after_ranges(&rows), "nothing has changed");
+    for table in [0, 1] {
+        rows.insert((table, 3), Some(3));
+        assert!(!commits_after_ranges(&rows), "table {table} has one more row");
+        rows.remove(&(table, 3));
+    }
 }
