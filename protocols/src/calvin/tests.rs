@@ -3,9 +3,12 @@
 
 mod backpressure;
 mod forwarding;
+mod handed_on;
 mod large;
+mod membership;
 mod nonsense;
 mod results;
+mod sources;
 mod strangers;
 mod turns;
 
@@ -55,6 +58,8 @@ struct Did {
     stopped: Option<String>,
     marks: Vec<&'static str>,
     sent: Vec<(NodeId, Message)>,
+    /// The versions with which the reports of master terms begin, and these terms.
+    master_terms: Vec<(SnapshotVersion, Option<(NodeId, u64)>)>,
 }
 
 struct Node {
@@ -141,6 +146,9 @@ impl Node {
                     Effect::Mark(name) => did.marks.push(name),
                     Effect::Send { to, message, .. } => did.sent.push((to, message)),
                     Effect::Resume => inputs.push(Input::Resume),
+                    Effect::MasterTerm { from, master_term, .. } => {
+                        did.master_terms.push((from, master_term));
+                    }
                     _ => {}
                 }
             }

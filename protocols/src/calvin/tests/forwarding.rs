@@ -1,5 +1,7 @@
 //! Three replicas with asynchronous replication, step by step.
 
+mod mastership;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -27,6 +29,8 @@ struct Cluster {
     away: Option<u16>,
     replies: BTreeMap<u16, Vec<Outcome>>,
     marks: Vec<(u16, &'static str)>,
+    /// The nodes that reported that they don't know the master of this version.
+    without_master: Vec<(u16, SnapshotVersion)>,
 }
 
 fn options() -> Options {
@@ -43,6 +47,7 @@ impl Cluster {
             away: None,
             replies: BTreeMap::new(),
             marks: Vec::new(),
+            without_master: Vec::new(),
         };
         for me in 0..3 {
             let (node, did) =
@@ -60,6 +65,8 @@ impl Cluster {
         self.wire.extend(did.sent.into_iter().map(|(to, message)| (node, to.0, message)));
         self.replies.entry(node).or_default().extend(did.replies);
         self.marks.extend(did.marks.into_iter().map(|mark| (node, mark)));
+        let unknown = did.master_terms.into_iter().filter(|(_, term)| term.is_none());
+        self.without_master.extend(unknown.map(|(from, _)| (node, from)));
         assert_eq!(did.stopped, None);
     }
 

@@ -1,0 +1,30 @@
+//! Which replicas a coordinator removes and readmits.
+
+use super::*;
+
+/// The replicas that the first of three readmits, itself at the start, if the third is not a
+/// member, and the others have reported these epochs.
+fn readmitted(applied: [u64; 3]) -> Vec<NodeId> {
+    let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+    let (mut node, _) = Node::start_in(topology, Vec::new(), "append", &Options::default());
+    for peer in [1, 2] {
+        node.step(Input::PeerUp(NodeId(peer)));
+    }
+    let mut readmitted = Vec::new();
+    node.act(|calvin, cx| {
+        let inputs = &mut calvin.state.inputs;
+        inputs.cut.is_member[2] = false;
+        inputs.collection.applied = applied.map(SnapshotVersion).to_vec();
+        readmitted = inputs.membership_changes(cx).1;
+    });
+    readmitted
+}
+
+/// A coordinator may be behind itself. What counts is the replica that has run the most.
+#[test]
+fn a_replica_is_readmitted_when_it_is_not_far_behind_the_most_advanced_one() {
+    assert_eq!(readmitted([0, 900, 836]), [NodeId(2)]);
+    assert_eq!(readmitted([0, 900, 835]), []);
+    assert_eq!(readmitted([0, 0, 900]), [NodeId(2)], "it is the most advanced one");
+    assert_eq!(readmitted([5, 900, 5]), [], "the coordinator is behind, too");
+}
