@@ -1,5 +1,11 @@
 //! Local execution (Minerva §3.2): uncommitted writes, and transactions that build on them.
 
+use pangea_core::ids::Ticket;
+use pangea_core::protocol::{Input, Request, Submission};
+use pangea_core::txn::Outcome;
+use pangea_protocols::minerva::Options;
+
+use super::script::program;
 use super::support::{Cluster, by_hand, paper_by_hand};
 
 #[test]
@@ -99,4 +105,52 @@ fn a_client_hears_of_an_abort_only_when_what_it_rests_on_is_decided() {
     let outcome = format!("{:?}", cluster.outcome(0, aborted));
     assert!(outcome.contains("P0001"), "{outcome}");
     assert_eq!(cluster.counter(0, "txns_valid"), 1);
+}
+
+/// The only replica of a cluster waits for its disk, and for no timer: neither for a batch that
+/// was closed nor for a cut.
+#[test]
+fn who_is_alone_commits_at_once() {
+    let mut cluster = Cluster::new(1, by_hand());
+    let first = cluster.call(0, "add x 1");
+    cluster.settle();
+    assert_eq!(cluster.result(0, first), "");
+    let second = cluster.call(0, "get x");
+    cluster.settle();
+    assert_eq!(cluster.result(0, second), "1");
+}
+
+fn is_refused(cluster: &Cluster, ticket: Ticket) -> bool {
+    let outcome = cluster.outcome(0, ticket);
+    let Some(Outcome::Aborted(abort)) = outcome else { return false };
+    assert_eq!(abort.code.as_str(), "53000", "{abort}");
+    true
+}
+
+/// A node that waits for its peers closes no batch, and takes no more than one batch holds.
+#[test]
+fn who_is_not_ready_takes_the_requests_of_one_batch() {
+    let mut cluster = Cluster::not_started(3, Options { batch_bytes: 1_000, ..by_hand() });
+    cluster.start(0);
+    let mut put = || cluster.call(0, &format!("put x {}", "v".repeat(400)));
+    let tickets = [put(), put(), put(), put()];
+    let refused = tickets.map(|ticket| is_refused(&cluster, ticket));
+    assert_eq!(refused, [false, false, true, true]);
+}
+
+/// The number of transactions in flight is limited on any node, however small they are.
+#[test]
+fn a_node_takes_no_more_transactions_than_the_limit() {
+    const IN_FLIGHT_MAX: u64 = 400_000;
+    let mut cluster = Cluster::new(3, by_hand());
+    let program = program("script", "get x");
+    let submission = |number| {
+        let request = Request::Commit(program.clone());
+        Submission { ticket: Ticket(number), request }
+    };
+    cluster.step(0, Input::Submit((1..=IN_FLIGHT_MAX).map(submission).collect()));
+    assert_eq!(cluster.mark(0, "minerva.too_many_in_flight"), 0);
+    let ticket = Ticket(IN_FLIGHT_MAX + 1);
+    cluster.step(0, Input::Submit(vec![submission(ticket.0)]));
+    assert!(is_refused(&cluster, ticket));
 }

@@ -94,6 +94,36 @@ fn a_replica_that_acknowledges_again_counts_once() {
     assert!(cluster.nodes[1].applied() > before);
 }
 
+/// A batch that another replica sends says nothing about the disk of its source, which may have
+/// been lost since.
+/// Minerva Lemma 3.1: f + 1 replicas have it.
+#[test]
+fn a_batch_from_another_replica_is_not_acknowledged_by_its_source() {
+    let mut cluster = Cluster::new(5, by_hand());
+    let leader = cluster.leader();
+    let (source, other) = ((leader + 1) % 5, (leader + 2) % 5);
+    cluster.rule = Box::new(move |from, to, message| match message {
+        message!(Ack { .. }) if from.index() == source => Fate::Lose,
+        message!(Batch { .. }) if from.index() == source && to.index() != other => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.call(source, "put x 1");
+    cluster.batch(source);
+    let batch = cluster.sent.iter().rev().find_map(|(_, _, message)| match message {
+        message!(Batch { bytes }) => Some(bytes.clone()),
+        _ => None,
+    });
+    let message = message!(Batch { bytes: batch.expect("the batch was sent") });
+    cluster.step(leader, Input::Message { from: NodeId(other as u16), message });
+    cluster.settle();
+    cluster.cut();
+    assert_eq!(cluster.value(leader, "x"), "", "two of five replicas are known to have it");
+    cluster.heal();
+    cluster.reconnect(source, leader);
+    cluster.cut();
+    assert_eq!(cluster.value(leader, "x"), "1");
+}
+
 /// Minerva Figure 4 (left): B5 has its acknowledgements, B3 and B4 do not: no proof after B2.
 #[test]
 fn a_proof_of_availability_covers_a_prefix_without_gaps() {

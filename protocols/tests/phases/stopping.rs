@@ -160,6 +160,39 @@ fn a_node_waits_for_a_majority_that_is_lost_for_a_second() {
     of::<Calvin>(asynchronous());
 }
 
+/// A node was released, and another cut is decided while it writes its last checkpoint. The next
+/// program of that node might not be able to run it.
+#[test]
+fn a_node_that_may_end_applies_first_what_was_decided_meanwhile() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (leader, others) = roles(&cluster);
+        cluster.set_writes_checkpoints(others[0], false);
+        ask_to_stop(&mut cluster, others[0]);
+        cluster.run_for(100);
+        assert!(cluster.mark(others[0], "inputs.stop_checkpoint") > 0, "it was released");
+        let late = others[0];
+        cluster.on_words(move |_, to, words| match to == late && words.starts_with("Batch") {
+            true => Fate::HoldBack,
+            false => Fate::Deliver,
+        });
+        cluster.call_declared(leader, "add x 10");
+        cluster.batch(leader);
+        cluster.fire(leader, Timer::Epoch);
+        assert_eq!(cluster.value(leader, "x"), "13");
+        assert_eq!(cluster.value(late, "x"), "3", "the batch is missing");
+        cluster.set_writes_checkpoints(late, true);
+        cluster.run_for(100);
+        assert!(!may_stop(&cluster, late), "a decided cut is not applied");
+        cluster.heal();
+        cluster.run_for(100);
+        assert!(may_stop(&cluster, late));
+        assert_eq!(cluster.everywhere("x"), "13");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
 /// A node without peers ends nevertheless.
 #[test]
 fn a_node_waits_for_a_majority_for_seconds_only() {
