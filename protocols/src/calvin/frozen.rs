@@ -136,14 +136,10 @@ impl Calvin {
         }
         let applied = inputs.cut.applied;
         outcomes.have = outcomes.have.max(applied);
-        let peer = outcomes.requested_from.filter(is_up);
-        if outcomes.requested_from.is_some() && peer.is_none() {
-            cx.mark("calvin.outcomes_asked_again");
-        }
         let distance =
             |peer: &NodeId| inputs.replica.topology.one_way_between(inputs.replica.me, *peer);
         let peers = || inputs.replica.topology.peers_of(inputs.replica.me).filter(is_up);
-        outcomes.requested_from = peer.or_else(|| peers().min_by_key(distance));
+        outcomes.requested_from = outcomes.requested_from.or_else(|| peers().min_by_key(distance));
         for peer in peers() {
             let is_wanted = outcomes.requested_from == Some(peer);
             let after = outcomes.have;
@@ -177,10 +173,12 @@ impl Calvin {
     }
 
     /// Handles the loss of the connection to a peer, and of the messages in flight.
-    pub(super) fn forget_outcome_requests(&mut self, replica: NodeId) {
+    pub(super) fn forget_outcome_requests(&mut self, cx: &mut Cx<'_, Self>, replica: NodeId) {
         let outcomes = &mut self.state.outcomes;
         outcomes.requested_by.remove(&replica);
-        outcomes.requested_from.take_if(|peer| *peer == replica);
+        if outcomes.requested_from.take_if(|peer| *peer == replica).is_some() {
+            cx.mark("calvin.outcomes_asked_again");
+        }
     }
 
     /// Handles outcomes of this replica's requests from a peer.

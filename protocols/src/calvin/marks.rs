@@ -164,7 +164,7 @@ const OWN: &[Mark] = &[
     mark("calvin.outcome_late", "a peer sends an outcome of a request whose client was answered"),
     mark(
         "calvin.outcomes_asked_again",
-        "outcomes are requested from another peer because the first is unreachable",
+        "the peer that outcomes were requested from is lost, so another is asked",
     )
     .rare("the peer that sends outcomes to a frozen replica is lost"),
     mark(

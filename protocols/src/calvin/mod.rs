@@ -348,7 +348,7 @@ impl Calvin {
             Some(replica) => {
                 inputs.on_peer_down(cx, replica);
                 self.lose_sent(cx, replica);
-                self.forget_outcome_requests(replica);
+                self.forget_outcome_requests(cx, replica);
             }
             None => self.on_shard_node_down(cx, peer),
         }
