@@ -1,9 +1,13 @@
-//! The properties of a protocol that users choose by: its isolation guarantee and alternative
-//! settings.
+//! The properties of a protocol that users choose by: its isolation levels, its guarantee, and
+//! alternative settings.
 //!
-//! Each protocol declares both ([`crate::protocol::Protocol::guarantee`],
-//! [`crate::protocol::Protocol::VARIANTS`]), so tools that compare protocols know none of them by
-//! name.
+//! Each protocol declares them ([`crate::protocol::Protocol::isolations`],
+//! [`crate::protocol::Protocol::guarantee`], [`crate::protocol::Protocol::VARIANTS`]), so tools
+//! that compare protocols know none of them by name.
+//!
+//! A [`Guarantee`] is about a history: all transactions of a run. An [`Isolation`] is about one
+//! transaction, which names it when it begins. A transaction may get a stronger level than it asks
+//! for, never a weaker one.
 
 use std::fmt;
 
@@ -48,6 +52,100 @@ impl Guarantee {
     }
 }
 
+/// The isolation level of one transaction, from the weakest to the strongest.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Each statement reads a snapshot of its own, and no update of one statement is lost.
+    ReadCommitted,
+    /// All reads are of one snapshot, and each row that was read or written is as it was read when
+    /// the transaction commits. New rows may have appeared.
+    RepeatableRead,
+    /// All reads are of one snapshot, and no row that was written has changed since.
+    Snapshot,
+    /// The result is as if the transaction ran alone.
+    #[default]
+    Serializable,
+}
+
+impl Isolation {
+    /// All levels, the weakest first.
+    pub const ALL: [Self; 4] =
+        [Self::ReadCommitted, Self::RepeatableRead, Self::Snapshot, Self::Serializable];
+
+    /// The guarantee of a history in which all transactions have this level.
+    pub fn guarantee(self) -> Guarantee {
+        match self {
+            Self::ReadCommitted => Guarantee::ReadCommitted,
+            Self::RepeatableRead => Guarantee::RepeatableRead,
+            Self::Snapshot => Guarantee::SnapshotIsolation,
+            Self::Serializable => Guarantee::Serializable,
+        }
+    }
+
+    /// The name in files and on command lines.
+    pub fn name(self) -> &'static str {
+        self.guarantee().name()
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The isolation levels that a protocol offers.
+///
+/// # Examples
+///
+/// ```
+/// use pangea_core::guarantee::{Isolation, Isolations};
+///
+/// let levels = Isolations::new(Isolation::ReadCommitted, &[Isolation::Snapshot]);
+/// assert_eq!(levels.granted(Isolation::RepeatableRead), Some(Isolation::Snapshot));
+/// assert_eq!(levels.granted(Isolation::Serializable), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isolations {
+    /// The level of transactions that name none.
+    default: Isolation,
+    /// Whether each level of [`Isolation::ALL`] is offered.
+    are_offered: [bool; 4],
+}
+
+impl Isolations {
+    /// A default level, and the other levels that can be chosen.
+    pub fn new(default: Isolation, others: &[Isolation]) -> Self {
+        let is_offered = |level| level == default || others.contains(&level);
+        Self { default, are_offered: Isolation::ALL.map(is_offered) }
+    }
+
+    /// The level of transactions that name none.
+    pub fn default_level(self) -> Isolation {
+        self.default
+    }
+
+    /// The strongest level, for transactions that must not see the work of others.
+    pub fn strongest(self) -> Isolation {
+        self.offered().last().unwrap_or(self.default)
+    }
+
+    /// The levels, the weakest first.
+    pub fn offered(self) -> impl Iterator<Item = Isolation> {
+        let all = Isolation::ALL.into_iter().zip(self.are_offered);
+        all.filter_map(|(level, is_offered)| is_offered.then_some(level))
+    }
+
+    /// The level of a transaction that asks for `wanted`: the weakest that is at least as strong.
+    /// `None` if all are weaker.
+    pub fn granted(self, wanted: Isolation) -> Option<Isolation> {
+        self.offered().find(|level| *level >= wanted)
+    }
+}
+
 impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -77,6 +175,29 @@ pub struct TortureSetting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transaction_gets_the_weakest_level_that_is_strong_enough() {
+        let one = Isolations::new(Isolation::Serializable, &[]);
+        for wanted in Isolation::ALL {
+            assert_eq!(one.granted(wanted), Some(Isolation::Serializable));
+            assert!(one.granted(wanted) >= Some(wanted));
+        }
+        let all = Isolations::new(Isolation::ReadCommitted, &Isolation::ALL);
+        assert!(all.offered().eq(Isolation::ALL));
+        assert_eq!(all.strongest(), Isolation::Serializable);
+        assert_eq!(Isolation::ALL.map(|level| all.granted(level)), Isolation::ALL.map(Some));
+        let weak = Isolations::new(Isolation::Snapshot, &[Isolation::ReadCommitted]);
+        assert_eq!(weak.default_level(), Isolation::Snapshot);
+        assert_eq!(weak.granted(Isolation::Serializable), None);
+    }
+
+    #[test]
+    fn isolation_levels_ascend_as_their_guarantees_do() {
+        assert!(Isolation::ALL.is_sorted());
+        assert!(Isolation::ALL.map(Isolation::guarantee).is_sorted());
+        assert_eq!(Isolation::Snapshot.to_string(), "snapshot-isolation");
+    }
 
     #[test]
     fn guarantees_ascend_and_have_names_of_their_own() {

@@ -40,7 +40,7 @@ use bytes::Bytes;
 
 use crate::codec::DecodeError;
 use crate::cpu_stage::{CpuStage, Meter};
-use crate::guarantee::{Guarantee, TortureSetting, Variant};
+use crate::guarantee::{Guarantee, Isolation, Isolations, TortureSetting, Variant};
 use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
 use crate::latency::{LatencyObserver, Milestone};
@@ -94,8 +94,14 @@ pub trait Protocol: Sized + Send + 'static {
         + serde::Serialize
         + serde::de::DeserializeOwned;
 
-    /// The isolation that all transactions get with these settings, read-only transactions
-    /// included.
+    /// The isolation levels that transactions can choose with these settings.
+    fn isolations(options: &Self::Options) -> Isolations {
+        let _ = options;
+        Isolations::new(Isolation::Serializable, &[])
+    }
+
+    /// The guarantee of a history with these settings if all transactions have the default level,
+    /// read-only transactions included.
     fn guarantee(options: &Self::Options) -> Guarantee;
 
     /// Returns whether commits may be acknowledged with these settings before another region has a

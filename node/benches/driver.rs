@@ -60,7 +60,9 @@ impl Protocol for Echo {
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
         let Input::Submit(submissions) = input else { return };
         for submission in submissions {
-            let Request::Commit(Program::Call { args, .. }) = submission.request else { continue };
+            let Request::Commit(Program::Call { args, .. }, _) = submission.request else {
+                continue;
+            };
             let position = cx.persist(vec![args]);
             let (txn, version) = (TxnId::default(), SnapshotVersion(0));
             let outcome = Outcome::Committed { txn, version, result: Vec::new() };

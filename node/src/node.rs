@@ -221,6 +221,7 @@ fn handle_of<P: Protocol>(
         topology: options.topology.clone(),
         durability: options.durability,
         settings: settings_of(&options.protocol),
+        isolations: P::isolations(&options.protocol),
         history: History::new(options.tuning.history()),
         remote_shards: OnceLock::new(),
         queries,

@@ -6,6 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -41,7 +42,7 @@ fn a_stopped_node_leaves_no_thread_and_no_open_file() {
         assert!(during.0 > before.0 + 4 && during.1 > before.1, "{before:?} {during:?}");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for _ in 0..50 {
-            runtime.block_on(node.handle().commit(add(1))).unwrap();
+            runtime.block_on(node.handle().commit(add(1), Isolation::Serializable)).unwrap();
         }
         drop(runtime);
         if round == 2 {

@@ -337,7 +337,8 @@ impl Embedded {
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
         };
         let program = Program::Call { procedure, args: args.to_vec().into() };
-        match engine.commit(program).await {
+        let isolation = engine.isolations().default_level();
+        match engine.commit(program, isolation).await {
             Ok(Outcome::Committed { result, .. }) => Ok(result.to_vec()),
             Ok(Outcome::Aborted(abort)) => Err(abort.into()),
             Err(error) => Err(SqlError::new(code::OUTCOME_UNKNOWN, error.to_string())),

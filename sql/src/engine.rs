@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use pangea_core::guarantee::{Isolation, Isolations};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::Key;
 use pangea_core::pool::{Pool, Sequential};
@@ -29,17 +30,24 @@ pub trait Engine: Send + Sync + 'static {
     /// The cluster that the node belongs to.
     fn topology(&self) -> &Topology;
 
-    /// Submits a program and waits for its outcome.
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable>;
+    /// The isolation levels that the protocol offers.
+    fn isolations(&self) -> Isolations {
+        Isolations::new(Isolation::Serializable, &[])
+    }
+
+    /// Submits a program and waits for its outcome. The level is one of those that the protocol
+    /// offers.
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable>;
 
     /// Like [`Self::commit`], and records in `trace` the program's progress on this node.
     async fn commit_traced(
         &self,
         program: Program,
+        isolation: Isolation,
         trace: &Arc<Trace>,
     ) -> Result<Outcome, Unavailable> {
         let _ = trace;
-        self.commit(program).await
+        self.commit(program, isolation).await
     }
 
     /// Waits for a published version that contains everything acknowledged anywhere before the

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pangea_core::exec::Change;
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key};
 use pangea_core::pool::Pool;
@@ -231,7 +232,7 @@ impl Engine for MemoryEngine {
         &self.shared.threads
     }
 
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+    async fn commit(&self, program: Program, _: Isolation) -> Result<Outcome, Unavailable> {
         Ok(self.run(program))
     }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 #[cfg(doc)]
 use super::Effect;
 use super::{Message, Protocol};
+use crate::guarantee::Isolation;
 use crate::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use crate::time::Span;
 use crate::txn::Program;
@@ -107,9 +108,17 @@ pub struct Submission {
 /// The kinds of requests that clients submit.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Order and commit this program. Answered by [`Effect::Reply`].
-    Commit(Program),
+    /// Order and commit this program, at an isolation level that the protocol offers
+    /// ([`Protocol::isolations`]). Answered by [`Effect::Reply`].
+    Commit(Program, Isolation),
     /// Find a snapshot version that contains every transaction acknowledged anywhere before now.
     /// Answered by [`Effect::Fresh`]; a strict read runs at that version.
     Fresh,
+}
+
+impl Request {
+    /// Order and commit this program at the strongest level.
+    pub fn serializable(program: Program) -> Self {
+        Self::Commit(program, Isolation::Serializable)
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use pangea_core::exec::check_program;
+use pangea_core::guarantee::{Isolation, Isolations};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::pool::Pool;
 use pangea_core::protocol::{Protocol, Request, Status};
@@ -39,6 +40,8 @@ pub struct Shared<P: Protocol> {
     pub durability: Durability,
     /// The protocol's settings, formatted as in the node's configuration file.
     pub settings: String,
+    /// The isolation levels that the protocol offers with these settings.
+    pub isolations: Isolations,
     /// Recent snapshots.
     pub history: History,
     /// Access to remote rows, if there are other shards.
@@ -102,17 +105,27 @@ impl<P: Protocol> Handle<P> {
     }
 
     /// Like [`Handle::submit_with`] for many programs at once, at the cost of one lock. A program
-    /// that is too large to send to the other nodes is rejected, without affecting the others.
+    /// that is too large to send to the other nodes is rejected, without affecting the others. All
+    /// have the protocol's default isolation level.
     pub fn submit_many(&self, programs: Vec<(Program, CommitReply)>) {
+        let level = self.0.isolations.default_level();
+        self.submit_all(programs.into_iter().map(|(program, reply)| (program, level, reply)));
+    }
+
+    fn submit_all(&self, programs: impl Iterator<Item = (Program, Isolation, CommitReply)>) {
         let now = Instant::now();
-        let request = |(program, reply): (Program, CommitReply)| match check_program(&program) {
-            Ok(()) => Some((Request::Commit(program), Waiting::Commit(reply.arrived_at(now)))),
-            Err(abort) => {
-                reply.send(Ok(Outcome::Aborted(abort)));
-                None
-            }
-        };
-        self.0.inbox.submit(programs.into_iter().filter_map(request).collect());
+        let request =
+            |(program, isolation, reply): (_, _, CommitReply)| match check_program(&program) {
+                Ok(()) => {
+                    let waiting = Waiting::Commit(reply.arrived_at(now));
+                    Some((Request::Commit(program, isolation), waiting))
+                }
+                Err(abort) => {
+                    reply.send(Ok(Outcome::Aborted(abort)));
+                    None
+                }
+            };
+        self.0.inbox.submit(programs.filter_map(request).collect());
     }
 
     /// Calls `receive` with a version for a strict read, like [`Handle::submit_with`].
@@ -164,18 +177,27 @@ impl<P: Protocol> Engine for Handle<P> {
         &self.0.topology
     }
 
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
-        answer(|receive| self.submit_with(program, receive)).await
+    fn isolations(&self) -> Isolations {
+        self.0.isolations
+    }
+
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        let submit = |receive| {
+            self.submit_all(std::iter::once((program, isolation, Answer::new(receive))));
+        };
+        answer(submit).await
     }
 
     async fn commit_traced(
         &self,
         program: Program,
+        isolation: Isolation,
         trace: &Arc<Trace>,
     ) -> Result<Outcome, Unavailable> {
         let trace = trace.clone();
         let submit = |receive: Receive<Outcome>| {
-            self.submit_many(vec![(program, Answer::new(receive).traced(trace))]);
+            let reply = Answer::new(receive).traced(trace);
+            self.submit_all(std::iter::once((program, isolation, reply)));
         };
         answer(submit).await
     }

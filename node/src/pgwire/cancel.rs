@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use ::pgwire::messages::cancel::CancelRequest;
 use ::pgwire::messages::startup::SecretKey;
 use async_trait::async_trait;
+use pangea_core::guarantee::{Isolation, Isolations};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
@@ -299,16 +300,21 @@ impl Engine for Cancellable {
         self.engine.pool()
     }
 
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
-        self.until_interrupted(self.engine.commit(program)).await
+    fn isolations(&self) -> Isolations {
+        self.engine.isolations()
+    }
+
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        self.until_interrupted(self.engine.commit(program, isolation)).await
     }
 
     async fn commit_traced(
         &self,
         program: Program,
+        isolation: Isolation,
         trace: &Arc<Trace>,
     ) -> Result<Outcome, Unavailable> {
-        self.until_interrupted(self.engine.commit_traced(program, trace)).await
+        self.until_interrupted(self.engine.commit_traced(program, isolation, trace)).await
     }
 
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {

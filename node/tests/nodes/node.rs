@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::mem_disk::MemDisk;
 use crate::support::mem_net::MemNet;
 use crate::support::toy::{POISON, ToyProtocol, add, counter};
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Status;
 use pangea_core::time::Span;
@@ -486,7 +487,7 @@ fn a_stopped_node_answers_that_it_was_stopped() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let errors = runtime.block_on(async {
         [
-            handle.commit(add(1)).await.expect_err("stopped"),
+            handle.commit(add(1), Isolation::Serializable).await.expect_err("stopped"),
             handle.fresh().await.expect_err("stopped"),
             handle.status().await.expect_err("stopped"),
         ]
@@ -500,7 +501,7 @@ fn the_engine_of_a_node_commits_and_names_a_fresh_version() {
     let handle = cluster.node(2).handle().clone();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let outcome = handle.commit(add(3)).await.unwrap();
+        let outcome = handle.commit(add(3), Isolation::Serializable).await.unwrap();
         let Outcome::Committed { version, .. } = outcome else { panic!("{outcome:?}") };
         assert!(handle.fresh().await.unwrap() >= version);
         assert!(handle.status().await.unwrap().version >= version);

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -24,7 +25,7 @@ fn start(dir: &Path, change: impl FnOnce(&mut NodeOptions<ToyProtocol>)) -> Node
     let net = MemNet::default();
     let node = Node::start_on(options, |handle| Ok(net.connect(handle))).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(node.handle().commit(add(1))).unwrap();
+    runtime.block_on(node.handle().commit(add(1), Isolation::Serializable)).unwrap();
     node
 }
 

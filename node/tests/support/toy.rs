@@ -180,7 +180,7 @@ impl ToyProtocol {
 
     fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         for Submission { ticket, request } in submissions {
-            let Request::Commit(program) = request else {
+            let Request::Commit(program, _) = request else {
                 cx.fresh(ticket, self.version);
                 continue;
             };

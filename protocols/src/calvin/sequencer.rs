@@ -30,17 +30,17 @@ impl Calvin {
         let refusal = self.state.inputs.refusal();
         for Submission { ticket, request } in submissions {
             match request {
-                Requested::Commit(Program::Certified(certified))
+                Requested::Commit(Program::Certified(certified), _)
                     if !is_divided && certified.timeline != line =>
                 {
                     cx.mark("calvin.read_given_up");
                     cx.reply(ticket, Outcome::Aborted(read_given_up()));
                 }
-                Requested::Commit(_) if self.state.inputs.is_rejoining() => {
+                Requested::Commit(..) if self.state.inputs.is_rejoining() => {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Requested::Commit(_) if refusal.is_some() => {
+                Requested::Commit(..) if refusal.is_some() => {
                     cx.mark("inputs.refused_client");
                     let abort = refusal.clone().expect("it was checked above");
                     cx.reply(ticket, Outcome::Aborted(abort));
@@ -48,7 +48,7 @@ impl Calvin {
                 Requested::Fresh => {
                     self.state.inputs.barriers.arrived.push(Waiter::Session(ticket))
                 }
-                Requested::Commit(program) => self.take(cx, ticket, program, &mut reads),
+                Requested::Commit(program, _) => self.take(cx, ticket, program, &mut reads),
             }
         }
         self.dispatch(cx);

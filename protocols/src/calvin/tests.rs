@@ -193,7 +193,7 @@ fn submit(bytes: &[&'static [u8]]) -> Vec<Submission> {
     let submission = |(i, bytes): (usize, &&'static [u8])| {
         let (procedure, args) =
             (pangea_core::ids::ProcedureId::of("append"), Bytes::from_static(bytes));
-        let request = Request::Commit(Program::Call { procedure, args });
+        let request = Request::serializable(Program::Call { procedure, args });
         Submission { ticket: Ticket(i as u64), request }
     };
     bytes.iter().enumerate().map(submission).collect()

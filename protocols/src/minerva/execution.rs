@@ -28,20 +28,22 @@ impl Minerva {
         let refusal = self.state.inputs.refusal();
         for Submission { ticket, request } in submissions {
             match request {
-                Request::Commit(_) if self.state.inputs.is_rejoining() => {
+                Request::Commit(..) if self.state.inputs.is_rejoining() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Request::Commit(_) if refusal.is_some() => {
+                Request::Commit(..) if refusal.is_some() => {
                     cx.mark("inputs.refused_client");
                     let abort = refusal.clone().expect("it was checked above");
                     cx.reply(ticket, Outcome::Aborted(abort));
                 }
                 Request::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
-                Request::Commit(program) if self.is_snapshot_read(&program) => {
+                Request::Commit(program, _) if self.is_snapshot_read(&program) => {
                     reads.push((ticket, program));
                 }
-                Request::Commit(program) => self.sort_submission(cx, ticket, program, &mut group),
+                Request::Commit(program, _) => {
+                    self.sort_submission(cx, ticket, program, &mut group)
+                }
             }
         }
         if !reads.is_empty() {

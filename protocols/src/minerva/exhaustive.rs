@@ -159,7 +159,7 @@ impl Replica {
                 let ticket = Ticket(self.submitted);
                 let procedure = registry().id("append").expect("the procedure is registered");
                 let args = Bytes::from(vec![self.me]);
-                let request = Request::Commit(Program::Call { procedure, args });
+                let request = Request::serializable(Program::Call { procedure, args });
                 self.input(Input::Submit(vec![Submission { ticket, request }]), out);
                 self.input(Input::Timer(Timer::Batch), out);
             }

@@ -216,7 +216,7 @@ fn strict_reads_are_refused_when_too_many_wait() {
     let first = 1_000_000;
     let read = |n| Submission {
         ticket: Ticket(first + n),
-        request: Request::Commit(program("look", "get x")),
+        request: Request::serializable(program("look", "get x")),
     };
     cluster.step(reader, Input::Submit((0..=WAITING_MAX).map(read).collect()));
     let refused = cluster.outcome(reader, Ticket(first + WAITING_MAX)).cloned();

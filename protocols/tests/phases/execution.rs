@@ -145,7 +145,7 @@ fn a_node_takes_no_more_transactions_than_the_limit() {
     let mut cluster = Cluster::new(3, by_hand());
     let program = program("script", "get x");
     let submission = |number| {
-        let request = Request::Commit(program.clone());
+        let request = Request::serializable(program.clone());
         Submission { ticket: Ticket(number), request }
     };
     cluster.step(0, Input::Submit((1..=IN_FLIGHT_MAX).map(submission).collect()));

@@ -181,21 +181,21 @@ impl<P: Transcribed> ClusterOf<P> {
 
     /// Submits a script.
     pub fn call(&mut self, id: usize, script: &str) -> Ticket {
-        self.submit(id, Request::Commit(program("script", script)))
+        self.submit(id, Request::serializable(program("script", script)))
     }
 
     /// Submits a script whose keys are its footprint.
     pub fn call_declared(&mut self, id: usize, script: &str) -> Ticket {
-        self.submit(id, Request::Commit(program("declared", script)))
+        self.submit(id, Request::serializable(program("declared", script)))
     }
 
     /// Submits a read-only script.
     pub fn look(&mut self, id: usize, script: &str) -> Ticket {
-        self.submit(id, Request::Commit(program("look", script)))
+        self.submit(id, Request::serializable(program("look", script)))
     }
 
     pub fn commit(&mut self, id: usize, program: Program) -> Ticket {
-        self.submit(id, Request::Commit(program))
+        self.submit(id, Request::serializable(program))
     }
 
     pub fn submit(&mut self, id: usize, request: Request) -> Ticket {

@@ -216,7 +216,7 @@ impl<P: Protocol> World<P> {
 
     fn submit(&mut self, op: OpId) {
         let program = self.program(op);
-        self.submit_request(op, Request::Commit(program));
+        self.submit_request(op, Request::serializable(program));
     }
 
     fn submit_request(&mut self, op: OpId, request: Request) {
@@ -342,7 +342,7 @@ impl<P: Protocol> World<P> {
             return;
         }
         let certified = self.clients.prepared[&op].certified.clone();
-        self.submit_request(op, Request::Commit(Program::Certified(certified)));
+        self.submit_request(op, Request::serializable(Program::Certified(certified)));
     }
 
     /// Checks that a pinned snapshot is unchanged, despite later writes and garbage collection.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pangea_core::guarantee::Isolation;
 use sqlparser::ast;
 
 use super::authorization::{self, SetUser};
@@ -25,7 +26,7 @@ pub(crate) enum Command {
     Begin {
         /// `START TRANSACTION` or `BEGIN`.
         tag: &'static str,
-        is_read_only: Option<bool>,
+        modes: Modes,
         as_of: Option<Arc<AsOf>>,
     },
     Commit {
@@ -37,7 +38,7 @@ pub(crate) enum Command {
     /// Sets, releases or rolls back to a savepoint.
     Savepoint(Step, String),
     SetTransaction {
-        is_read_only: Option<bool>,
+        modes: Modes,
         /// Whether it applies to later transactions.
         is_session: bool,
         as_of: Option<Arc<AsOf>>,
@@ -96,7 +97,7 @@ impl Command {
             S::Copy { .. } => Self::Copy(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {
                 tag: if *begin { "BEGIN" } else { "START TRANSACTION" },
-                is_read_only: read_only(modes),
+                modes: Modes::of(modes)?,
                 as_of: parsed.as_of.clone(),
             },
             S::Commit { chain, .. } => Self::Commit { is_chained: *chain },
@@ -107,9 +108,9 @@ impl Command {
             }
             S::Rollback { chain, .. } => Self::Rollback { is_chained: *chain },
             S::Set(set) => match Self::set(set)? {
-                Self::SetTransaction { is_read_only, is_session, .. } => {
+                Self::SetTransaction { modes, is_session, .. } => {
                     let as_of = parsed.as_of.clone();
-                    Self::SetTransaction { is_read_only, is_session, as_of }
+                    Self::SetTransaction { modes, is_session, as_of }
                 }
                 other => other,
             },
@@ -155,8 +156,8 @@ impl Command {
                 is_local: false,
             }),
             ast::Set::SetTransaction { modes, snapshot: None, session } => {
-                let (is_read_only, is_session) = (read_only(modes), *session);
-                Ok(Self::SetTransaction { is_read_only, is_session, as_of: None })
+                let (modes, is_session) = (Modes::of(modes)?, *session);
+                Ok(Self::SetTransaction { modes, is_session, as_of: None })
             }
             other => {
                 let text = other.to_string();
@@ -209,14 +210,38 @@ impl Command {
     }
 }
 
-/// Returns the access mode. The last of several modes counts. All isolation levels are accepted and
-/// run at the strongest level.
-fn read_only(modes: &[ast::TransactionMode]) -> Option<bool> {
-    modes.iter().rev().find_map(|mode| match mode {
-        ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadOnly) => Some(true),
-        ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadWrite) => Some(false),
-        ast::TransactionMode::IsolationLevel(_) => None,
-    })
+/// The modes that a statement gives a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Modes {
+    pub is_read_only: Option<bool>,
+    pub isolation: Option<Isolation>,
+}
+
+impl Modes {
+    /// The last of several modes of one kind counts.
+    fn of(modes: &[ast::TransactionMode]) -> Result<Self, SqlError> {
+        use ast::{TransactionAccessMode as Access, TransactionIsolationLevel as Level};
+        let mut all = Self::default();
+        for mode in modes {
+            match mode {
+                ast::TransactionMode::AccessMode(access) => {
+                    all.is_read_only = Some(matches!(access, Access::ReadOnly));
+                }
+                ast::TransactionMode::IsolationLevel(level) => {
+                    all.isolation = Some(match level {
+                        Level::ReadUncommitted | Level::ReadCommitted => Isolation::ReadCommitted,
+                        Level::RepeatableRead => Isolation::Snapshot,
+                        Level::Serializable => Isolation::Serializable,
+                        Level::Snapshot => {
+                            let message = "syntax error at or near \"SNAPSHOT\"";
+                            return Err(SqlError::new(code::SYNTAX, message));
+                        }
+                    });
+                }
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Returns the text of a setting's value, whose parts may be names; `None` for `DEFAULT`.

@@ -1,10 +1,14 @@
 //! Statements about the session itself: SET, SHOW, DISCARD and others.
 
+use pangea_core::guarantee::Isolation;
+
 use super::command::Command;
-use super::settings::Settings;
+use super::settings::{DEFAULT_ISOLATION, ISOLATION, Settings};
 use super::{Response, Session};
 use crate::error::{SqlError, code};
 use crate::notice::Notice;
+use crate::settings::isolation::{name_of, named};
+use crate::settings::{checked, known};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::vocabulary::column::OutputColumn;
@@ -18,6 +22,17 @@ impl Session {
         value: Option<&str>,
         is_local: bool,
     ) -> Result<bool, SqlError> {
+        if name == ISOLATION {
+            let wanted = match value {
+                Some(value) => named(&checked(known(name)?, value)?),
+                None => None,
+            };
+            if self.transaction.is_some() {
+                let wanted = self.settings.granted(wanted)?;
+                self.set_isolation(wanted)?;
+            }
+            return Ok(true);
+        }
         let old = self.settings.show(name).map(str::to_owned).unwrap_or_default();
         match value {
             Some(value) => self.settings.set(name, value)?,
@@ -25,8 +40,9 @@ impl Session {
         }
         if name == "transaction_read_only" {
             let is_read_only = self.settings.is_on("transaction_read_only");
-            self.set_read_only(is_read_only, false)?;
+            self.set_read_only(is_read_only)?;
         }
+        self.follow_default_isolation();
         if is_local && let Some(transaction) = &mut self.transaction {
             transaction.local_settings.push((name.to_owned(), old));
         } else if is_local {
@@ -46,11 +62,26 @@ impl Session {
                 }
                 done("SET")
             }
-            Command::SetTransaction { is_read_only, is_session, as_of: None } => {
-                match *is_read_only {
-                    Some(is_read_only) => self.set_read_only(is_read_only, *is_session)?,
-                    None if !is_session && self.transaction.is_none() => self.warn_of_no_block(),
-                    None => {}
+            Command::SetTransaction { modes, is_session: true, as_of: None } => {
+                if let Some(is_read_only) = modes.is_read_only {
+                    let value = if is_read_only { "on" } else { "off" };
+                    self.set("default_transaction_read_only", Some(value), false)?;
+                }
+                if let Some(level) = modes.isolation {
+                    self.set(DEFAULT_ISOLATION, Some(name_of(level)), false)?;
+                }
+                done("SET")
+            }
+            Command::SetTransaction { modes, is_session: false, as_of: None } => {
+                if self.transaction.is_none() {
+                    self.warn_of_no_block();
+                    return done("SET");
+                }
+                if let Some(level) = modes.isolation {
+                    self.set_isolation(level)?;
+                }
+                if let Some(is_read_only) = modes.is_read_only {
+                    self.set_read_only(is_read_only)?;
                 }
                 done("SET")
             }
@@ -63,6 +94,7 @@ impl Session {
             }
             Command::ResetAll => {
                 self.settings.reset_all();
+                self.follow_default_isolation();
                 done("RESET")
             }
             Command::Show(name) => {
@@ -107,6 +139,7 @@ impl Session {
     /// DISCARD ALL: drops the state of the session.
     fn discard(&mut self) {
         self.settings.reset_all();
+        self.follow_default_isolation();
         self.settings.reset_authorization();
         self.statements.clear();
         self.portals.clear();
@@ -119,11 +152,33 @@ impl Session {
         self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
     }
 
-    fn set_read_only(&mut self, is_read_only: bool, is_session: bool) -> Result<(), SqlError> {
-        if is_session {
-            let value = if is_read_only { "on" } else { "off" };
-            return self.settings.set("default_transaction_read_only", value);
+    /// Sets the isolation level of the open transaction.
+    pub(super) fn set_isolation(&mut self, wanted: Isolation) -> Result<(), SqlError> {
+        let level = self.settings.granted(Some(wanted))?;
+        let is_change = level != self.settings.isolation();
+        let wrong = match &self.transaction {
+            Some(open) if is_change && !open.savepoints.is_empty() => {
+                Some("must not be called in a subtransaction")
+            }
+            Some(open) if is_change && open.cx.is_some() => Some("must be called before any query"),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let message = format!("SET TRANSACTION ISOLATION LEVEL {wrong}");
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
         }
+        self.settings.set_isolation(level);
+        Ok(())
+    }
+
+    /// Outside of a transaction, the next one has the default level.
+    fn follow_default_isolation(&mut self) {
+        if self.transaction.is_none() {
+            self.settings.follow_default_isolation();
+        }
+    }
+
+    fn set_read_only(&mut self, is_read_only: bool) -> Result<(), SqlError> {
         let Some(transaction) = &mut self.transaction else {
             self.warn_of_no_block();
             return Ok(());

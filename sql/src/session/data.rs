@@ -8,6 +8,7 @@ use std::time::Instant;
 use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
+use super::command::Modes;
 use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
@@ -200,7 +201,7 @@ impl Session {
     ) -> Result<Response, SqlError> {
         let mut left = CONFLICTS_MAX;
         loop {
-            self.begin(true, None);
+            self.begin(true, Modes::default());
             let done = self.run_in_transaction(parsed, param_types, params, tries).await;
             let response = match done {
                 Ok(response) => response,

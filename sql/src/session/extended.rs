@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::command::Command;
+use super::command::{Command, Modes};
 use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::error::{SqlError, code};
@@ -336,7 +336,7 @@ impl Session {
         if portal.running.is_none() {
             let is_data = command.is_data();
             if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
-                self.begin(true, None);
+                self.begin(true, Modes::default());
             }
             self.first_rows = (row_max > 0).then_some(row_max);
             let response = self.run(command, &portal.prepared.params, &portal.params).await;

@@ -64,7 +64,7 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::vocabulary::column::OutputColumn;
 use authorization::Authorization;
-use command::Command;
+use command::{Command, Modes};
 pub use copy::CopyStart;
 use copy::UnderWay;
 pub use copy_out::CopyOutput;
@@ -175,10 +175,12 @@ impl Session {
         let mut settings = Settings::new(
             Authorization::new(&user, role.as_ref()),
             shared.reserved_prefixes.clone(),
+            engine.isolations(),
         );
         for (name, value) in parameters {
             settings.connect(name, value)?;
         }
+        settings.follow_default_isolation();
         let database: Arc<str> = database.into();
         let place = shared.insight.activities.enter(Activity {
             process: 0,
@@ -297,7 +299,7 @@ impl Session {
         self.begin_statement();
         let command = Command::new(parsed)?;
         if is_block && self.transaction.is_none() && command.is_data() {
-            self.begin(true, None);
+            self.begin(true, Modes::default());
         }
         self.run(&command, &[], &[]).await
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pangea_core::txn::{Outcome, Procedure, SqlState};
 use sqlparser::ast;
 
+use super::command::Modes;
 use super::data::CONFLICTS_MAX;
 use super::explain::DryRun;
 use super::interrupt::Interruptible;
@@ -184,7 +185,7 @@ impl Session {
     ) -> Result<Response, SqlError> {
         let mut left = CONFLICTS_MAX;
         loop {
-            self.begin(true, None);
+            self.begin(true, Modes::default());
             let response = match self.native_in_transaction(native, values.clone()).await {
                 Ok(response) => response,
                 Err(error) => {

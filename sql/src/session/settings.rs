@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pangea_core::guarantee::{Isolation, Isolations};
+
 use super::authorization::Authorization;
 use crate::error::{SqlError, code};
 use crate::notice::Severity;
+use crate::settings::isolation::{name_of, named, not_offered};
 use crate::settings::units::parse_ms;
 use crate::settings::{self, Kind, Setting, Values, checked, find, is_custom, known, shown};
 use crate::types::zone::Zone;
@@ -16,6 +19,10 @@ const VALUES_MAX: usize = 1_000;
 const CUSTOM_NAME_MAX: usize = 200;
 const CUSTOM_VALUE_MAX: usize = 64 << 10;
 
+/// The setting that shows the level of the transaction, and that for the levels of later ones.
+pub(super) const ISOLATION: &str = "transaction_isolation";
+pub(super) const DEFAULT_ISOLATION: &str = "default_transaction_isolation";
+
 /// The values of a session's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
@@ -23,6 +30,10 @@ pub(crate) struct Settings {
     /// The values that RESET restores, including those of the startup message.
     defaults: Arc<Values>,
     zone: Zone,
+    /// The isolation levels that can be chosen.
+    isolations: Isolations,
+    /// The level of the open transaction, or of the next one.
+    isolation: Isolation,
     authorization: Authorization,
     /// First parts of names that the session may not make up.
     reserved_prefixes: Arc<[&'static str]>,
@@ -61,15 +72,20 @@ impl Settings {
     pub(super) fn new(
         authorization: Authorization,
         reserved_prefixes: Arc<[&'static str]>,
+        isolations: Isolations,
     ) -> Self {
         let default = |it: &Setting| (it.name.to_owned(), it.default.to_owned());
         let mut defaults: Values = settings::all().map(default).collect();
+        let isolation = isolations.default_level();
+        for name in [ISOLATION, DEFAULT_ISOLATION] {
+            defaults.insert(name.to_owned(), name_of(isolation).to_owned());
+        }
         for (name, value) in authorization.shown() {
             defaults.insert(name.to_owned(), value.to_owned());
         }
         let defaults = Arc::new(defaults);
         let (values, zone) = (defaults.clone(), Zone::default());
-        Self { values, defaults, zone, authorization, reserved_prefixes }
+        Self { values, defaults, zone, isolations, isolation, authorization, reserved_prefixes }
     }
 
     /// Returns the user of the session.
@@ -174,6 +190,10 @@ impl Settings {
         if setting.kind == Kind::TimeZone {
             self.zone = Zone::named(&value)?;
         }
+        if setting.name == DEFAULT_ISOLATION {
+            self.granted(named(&value))?;
+        }
+        let values = Arc::make_mut(&mut self.values);
         values.insert(setting.name.to_owned(), value);
         Ok(())
     }
@@ -202,7 +222,49 @@ impl Settings {
         self.values = self.defaults.clone();
         // As in PostgreSQL, RESET ALL does not change the user.
         self.set_authorization(self.authorization.clone());
+        self.show_isolation();
         self.zone = Zone::named(&self.values["TimeZone"]).unwrap_or_default();
+    }
+
+    /// Returns the isolation level of the open transaction, or of the next one.
+    pub(super) fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Returns the level at which a transaction runs that asks for `wanted`, or for the default
+    /// level.
+    ///
+    /// # Errors
+    /// 0A000 if all levels are weaker.
+    pub(super) fn granted(&self, wanted: Option<Isolation>) -> Result<Isolation, SqlError> {
+        let wanted = wanted.unwrap_or_else(|| self.default_isolation());
+        let granted = self.isolations.granted(wanted);
+        granted.ok_or_else(|| not_offered(wanted, self.isolations.strongest()))
+    }
+
+    fn default_isolation(&self) -> Isolation {
+        named(&self.values[DEFAULT_ISOLATION]).unwrap_or(self.isolations.default_level())
+    }
+
+    /// Sets the level of the open transaction, or of the next one: one that was granted.
+    pub(super) fn set_isolation(&mut self, level: Isolation) {
+        if self.isolation != level {
+            self.isolation = level;
+            self.show_isolation();
+        }
+    }
+
+    /// Sets the level of the next transaction to the session's default.
+    pub(super) fn follow_default_isolation(&mut self) {
+        let level = self.granted(None).unwrap_or(self.isolations.strongest());
+        self.set_isolation(level);
+    }
+
+    fn show_isolation(&mut self) {
+        let name = name_of(self.isolation);
+        if self.values[ISOLATION] != name {
+            Arc::make_mut(&mut self.values).insert(ISOLATION.to_owned(), name.to_owned());
+        }
     }
 
     /// Returns the session's time zone.
@@ -249,7 +311,8 @@ mod tests {
     use super::*;
 
     fn of_me() -> Settings {
-        Settings::new(Authorization::new("me", None), Arc::new(["taken"]))
+        let isolations = Isolations::new(Isolation::Serializable, &[]);
+        Settings::new(Authorization::new("me", None), Arc::new(["taken"]), isolations)
     }
 
     #[test]

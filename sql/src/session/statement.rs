@@ -64,17 +64,23 @@ impl Session {
             },
             Command::Explain(explain) => self.run_explain(explain, param_types, params).await,
             Command::Copy(parsed) => self.begin_copy(parsed).await,
-            Command::Begin { tag, is_read_only, as_of } => {
+            Command::Begin { tag, modes, as_of } => {
+                if let Some(wanted) = modes.isolation {
+                    self.settings.granted(Some(wanted))?;
+                }
                 match &mut self.transaction {
                     Some(open) if open.is_implicit => {
                         open.is_implicit = false;
-                        open.is_read_only = is_read_only.unwrap_or(open.is_read_only);
+                        open.is_read_only = modes.is_read_only.unwrap_or(open.is_read_only);
+                        if let Some(wanted) = modes.isolation {
+                            self.set_isolation(wanted)?;
+                        }
                     }
                     Some(_) => {
                         let message = "there is already a transaction in progress";
                         self.notices.push(Notice::warning(code::ACTIVE_TRANSACTION, message));
                     }
-                    None => self.begin(false, *is_read_only),
+                    None => self.begin(false, *modes),
                 }
                 if let Some(as_of) = as_of
                     && let Err(error) = self.begin_as_of(as_of).await
@@ -85,9 +91,10 @@ impl Session {
                 done(tag)
             }
             Command::Commit { is_chained } => {
+                let modes = self.modes();
                 let tag = self.commit().await?;
                 if *is_chained {
-                    self.begin(false, None);
+                    self.begin(false, modes);
                 }
                 done(tag)
             }
@@ -95,9 +102,10 @@ impl Session {
                 if self.transaction.is_none() {
                     self.notices.push(Notice::no_transaction());
                 }
+                let modes = self.modes();
                 self.rollback();
                 if *is_chained {
-                    self.begin(false, None);
+                    self.begin(false, modes);
                 }
                 done("ROLLBACK")
             }
@@ -151,7 +159,8 @@ impl Session {
             Some(_) => Trace::timed(),
             None => Trace::default(),
         });
-        let outcome = self.engine.commit_traced(program, &trace).await;
+        let isolation = self.settings.isolation();
+        let outcome = self.engine.commit_traced(program, isolation, &trace).await;
         let outcome = outcome.map_err(|error| self.unknown_outcome(error))?;
         self.note_outcome(&outcome, &trace);
         if let Some(measured) = measured {
@@ -186,8 +195,8 @@ impl Session {
     }
 }
 
-/// Submits a program: the part of [`Session::commit_aside`] that needs no session, for a COPY that
-/// receives rows meanwhile, and for a node that starts.
+/// Submits a program at the strongest isolation level: the part of [`Session::commit_aside`] that
+/// needs no session, for a COPY that receives rows meanwhile, and for a node that starts.
 pub(super) async fn submit(engine: &dyn Engine, program: Program) -> Result<Outcome, Unavailable> {
-    engine.commit(program).await
+    engine.commit(program, engine.isolations().strongest()).await
 }

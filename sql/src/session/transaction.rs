@@ -3,6 +3,7 @@
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use super::authorization::Authorization;
+use super::command::Modes;
 use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
@@ -116,11 +117,29 @@ impl Session {
     }
 
     /// Opens a transaction.
-    pub(super) fn begin(&mut self, is_implicit: bool, is_read_only: Option<bool>) {
+    ///
+    /// # Panics
+    /// If one is open, or the isolation level was not granted.
+    pub(super) fn begin(&mut self, is_implicit: bool, modes: Modes) {
         assert!(self.transaction.is_none(), "one transaction at a time");
         let default = self.settings.is_on("default_transaction_read_only");
-        let is_read_only = is_read_only.unwrap_or(default);
+        let is_read_only = modes.is_read_only.unwrap_or(default);
         self.transaction = Some(Transaction::new(is_implicit, is_read_only, &self.settings));
+        if let Some(wanted) = modes.isolation {
+            let level = self.settings.granted(Some(wanted)).expect("the caller has checked it");
+            self.settings.set_isolation(level);
+        }
+    }
+
+    /// The modes of the open transaction, for one that follows it in a chain.
+    pub(super) fn modes(&self) -> Modes {
+        match &self.transaction {
+            Some(open) => Modes {
+                is_read_only: Some(open.is_read_only),
+                isolation: Some(self.settings.isolation()),
+            },
+            None => Modes::default(),
+        }
     }
 
     /// Opens the snapshot of the transaction at its first statement, as in PostgreSQL.
@@ -152,6 +171,7 @@ impl Session {
     /// Ends the transaction, and returns the command tag: COMMIT or ROLLBACK.
     pub(super) async fn commit(&mut self) -> Result<&'static str, SqlError> {
         let ended = self.commit_transaction().await;
+        self.settings.follow_default_isolation();
         self.end_cursors(ended.as_ref().is_ok_and(|tag| *tag == "COMMIT"));
         ended
     }

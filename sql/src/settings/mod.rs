@@ -1,6 +1,7 @@
 //! The settings of a session: their names, defaults and valid values. The values of one session are
 //! in `session/settings.rs`.
 
+pub(crate) mod isolation;
 mod planning;
 pub(crate) mod search_path;
 pub(crate) mod units;
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{SqlError, code};
 use crate::types::zone::Zone;
+use isolation::LEVELS;
 use units::{Block, blocks_of, checked_size, checked_time, out_of_range, parse_ms, shown_real};
 
 /// The result of `version()`. Drivers parse the number after "PostgreSQL".
@@ -57,9 +59,6 @@ pub(super) const fn of(name: &'static str, default: &'static str, kind: Kind) ->
 const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Setting {
     Setting { name, default, kind, is_reported: true }
 }
-
-/// Isolation levels. All of them run at the strongest level.
-const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
 /// The levels of messages. A client receives messages of the level that it sets, and above.
 const SEVERITIES: &[&str] = &[

@@ -2,6 +2,7 @@
 
 mod certified;
 mod depth;
+mod isolation;
 mod online;
 mod procedures;
 mod replay;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{ProcedureId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::store::Store;
@@ -96,10 +97,10 @@ impl Engine for Forgetful {
         self.0.topology()
     }
 
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
         let replay = ProcedureId::of("sql.replay");
         let is_replay = matches!(program, Program::Call { procedure, .. } if procedure == replay);
-        let outcome = self.0.commit(program).await?;
+        let outcome = self.0.commit(program, isolation).await?;
         let unknown = || Abort::new(SqlState::OUTCOME_UNKNOWN, "the outcome is unknown");
         Ok(if is_replay { Outcome::Aborted(unknown()) } else { outcome })
     }

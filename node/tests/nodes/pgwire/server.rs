@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::Status;
 use pangea_core::store::Store;
@@ -126,8 +127,8 @@ impl Engine for CutOff {
         self.engine.topology()
     }
 
-    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
-        self.answer(self.engine.commit(program)).await
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        self.answer(self.engine.commit(program, isolation)).await
     }
 
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {

@@ -24,7 +24,7 @@ fn write(node: &Node) -> Vec<Submission> {
     let key = keys.find(|key| partitions.shard_of(TABLE, key) == Some(ShardId(0))).unwrap();
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"v")) }];
     let certified = Certified { reads: ReadSet::default(), writes, timeline: 0 };
-    let request = Request::Commit(Program::Certified(certified));
+    let request = Request::serializable(Program::Certified(certified));
     vec![Submission { ticket: Ticket(node.now_us), request }]
 }
 

@@ -522,7 +522,10 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
         let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
         let reads = ReadSet { points, ranges: Vec::new() };
         let certified = Certified { reads, writes: Vec::new(), timeline: 0 };
-        Submission { ticket: Ticket(9), request: Request::Commit(Program::Certified(certified)) }
+        Submission {
+            ticket: Ticket(9),
+            request: Request::serializable(Program::Certified(certified)),
+        }
     };
     let before = SnapshotVersion(early.0 - 1);
     cluster.step(0, Input::Submit(vec![read(early), read(before)]));

@@ -105,7 +105,7 @@ fn procedures() -> Vec<Arc<dyn Procedure>> {
 
 fn submission(name: &str, args: Vec<u8>) -> Submission {
     let procedure = Registry::new(procedures()).id(name).unwrap();
-    let request = Request::Commit(Program::Call { procedure, args: args.into() });
+    let request = Request::serializable(Program::Call { procedure, args: args.into() });
     Submission { ticket: Ticket(1), request }
 }
 

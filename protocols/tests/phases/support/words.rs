@@ -324,7 +324,7 @@ pub fn timer(timer: Timer) -> &'static str {
 /// The request of a client.
 pub fn submitted(request: &protocol::Request) -> String {
     match request {
-        protocol::Request::Commit(what) => format!("calls {}", program(what)),
+        protocol::Request::Commit(what, _) => format!("calls {}", program(what)),
         protocol::Request::Fresh => "asks for a fresh version".to_owned(),
     }
 }

@@ -148,7 +148,7 @@ impl<P: Protocol> World<'_, P> {
             let procedure = self.settings.registry.id(call.procedure);
             let procedure = procedure.expect("workloads only call procedures that exist");
             self.tickets += 1;
-            let request = Request::Commit(Program::Call { procedure, args: call.args });
+            let request = Request::serializable(Program::Call { procedure, args: call.args });
             let submission = Submission { ticket: Ticket(self.tickets), request };
             self.in_flight[client.node] += 1;
             self.nodes[client.node].requests.push((index, submission));

@@ -215,7 +215,7 @@ impl ToyProtocol {
         self.names += 1;
         let ticket = submission.ticket;
         match submission.request {
-            Request::Commit(program) => {
+            Request::Commit(program, _) => {
                 let txn = TxnId::new(self.setup.me, self.names);
                 if self.has(Bug::AnswerEarly) {
                     let version = SnapshotVersion(self.head + 1);

@@ -32,7 +32,7 @@ fn certified(at: SnapshotVersion, timeline: u64) -> Submission {
     let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
     let reads = ReadSet { points, ranges: Vec::new() };
     let certified = Certified { reads, writes: Vec::new(), timeline };
-    Submission { ticket: Ticket(9), request: Request::Commit(Program::Certified(certified)) }
+    Submission { ticket: Ticket(9), request: Request::serializable(Program::Certified(certified)) }
 }
 
 /// Only the first of two requests counts until it succeeded or its time is over. Else the master
