@@ -61,10 +61,14 @@ trap 'stop_node; rm -rf "$scratch"' EXIT
 workload() {
     local binary=$1 workload=$2 protocol=$3
     "$binary" bench --workload "$workload" --protocol "$protocol" --regions 1 --clients 64 \
-        --secs "$secs" --warmup 3 >"$scratch/out" 2>&1 || { cat "$scratch/out" >&2; return 1; }
-    sed -n -e 's/^ *cpu a txn .*region-1 \([0-9.]*\) us.*/cpu \1/p' \
-        -e 's/.*: \([0-9]*\) transactions a second.*/rate \1/p' "$scratch/out" |
-        awk '{ v[$1] = $2 } END { print v["rate"], v["cpu"] }'
+        --secs "$secs" --warmup 3 --json "$scratch/json" >"$scratch/out" 2>&1 ||
+        { cat "$scratch/out" >&2; return 1; }
+    # The output rounds the CPU time to microseconds.
+    {
+        sed -n 's/.*: \([0-9]*\) transactions a second.*/rate \1/p' "$scratch/out"
+        tr -d ' \n' <"$scratch/json" |
+            sed -n 's/.*"cpu_us_per_txn":{[^}]*"region-1":\([0-9.]*\).*/cpu \1/p'
+    } | awk '{ v[$1] = $2 } END { print v["rate"], v["cpu"] }'
 }
 
 ticks() { sed 's/.*) //' "/proc/$node/stat" | awk '{ print $12 + $13 }'; }
