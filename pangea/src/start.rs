@@ -277,6 +277,7 @@ fn closed(node: Arc<dyn Requests>) -> Result<Arc<Notify>, Failure> {
 
 /// Notified when stdin is closed, for example because the process at its other end has ended.
 fn stdin_closed() -> Result<Arc<Notify>, Failure> {
+    continue_at_death_of_parent();
     let notify = Arc::new(Notify::new());
     let notified = notify.clone();
     watch("stdin", move || {
@@ -285,6 +286,18 @@ fn stdin_closed() -> Result<Arc<Notify>, Failure> {
         notify.notify_one();
     })?;
     Ok(notified)
+}
+
+/// A process that is stopped by SIGSTOP cannot notice anything, so the system continues it when the
+/// process that started it ends.
+fn continue_at_death_of_parent() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        if let Err(error) = set_parent_process_death_signal(Some(Signal::CONT)) {
+            tracing::warn!("stays stopped if it is stopped when its parent ends: {error}");
+        }
+    }
 }
 
 async fn stdin_or_never(stdin: Option<Arc<Notify>>) {

@@ -31,7 +31,7 @@ use self::epoch::Decided;
 const LIMITS: &[(&str, u64)] = &[
     ("chains", 122_000),
     ("stale_points", 444_000),
-    ("stale_ranges", 822_000),
+    ("stale_ranges", 873_000),
     ("graph_points", 699_000),
     ("graph_ranges", 1_231_000),
     ("exact_epoch", 3_960_000),

@@ -1,9 +1,11 @@
 //! The end of a node that is stopped in order: its exit code, its last words, and its clients.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -47,6 +49,35 @@ impl Single {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Story: a torture that was killed just when it had stopped a node left that node behind for ever.
+/// The shell is killed while the node is stopped, which is of a process group that goes on.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_node_that_is_stopped_goes_on_and_ends_when_its_parent_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let addresses = &free_addresses()[..1];
+    let toml = directory.path().join("node.toml");
+    std::fs::write(&toml, node_toml(0, addresses)).unwrap();
+    let script =
+        r#"exec 3<&0; "$0" start --stop-with-stdin --config "$1" <&3 & echo "pid: $!"; wait"#;
+    let mut shell = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_pangea"), toml.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let node = lines.find_map(|line| line.strip_prefix("pid: ")?.parse().ok()).unwrap();
+    assert!(lines.any(|line| line.starts_with("ready:")), "the node is ready");
+    kill_process(Pid::from_raw(node).unwrap(), Signal::STOP).unwrap();
+    let stat = || std::fs::read_to_string(format!("/proc/{node}/stat")).unwrap_or_default();
+    wait_until("the node is stopped", || stat().contains(") T "));
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    wait_until("the node is gone", || stat().is_empty());
 }
 
 /// Story: a node that ended without its last checkpoint had the exit code 0, and a node with it

@@ -2,7 +2,7 @@
 
 use pangea_core::guarantee::Isolation;
 
-use super::command::Command;
+use super::command::{Command, Modes};
 use super::settings::{DEFAULT_ISOLATION, ISOLATION, Settings};
 use super::{Response, Session};
 use crate::error::{SqlError, code};
@@ -62,26 +62,11 @@ impl Session {
                 }
                 done("SET")
             }
-            Command::SetTransaction { modes, is_session: true, as_of: None } => {
-                if let Some(is_read_only) = modes.is_read_only {
-                    let value = if is_read_only { "on" } else { "off" };
-                    self.set("default_transaction_read_only", Some(value), false)?;
-                }
-                if let Some(level) = modes.isolation {
-                    self.set(DEFAULT_ISOLATION, Some(name_of(level)), false)?;
-                }
-                done("SET")
-            }
-            Command::SetTransaction { modes, is_session: false, as_of: None } => {
-                if self.transaction.is_none() {
-                    self.warn_of_no_block();
-                    return done("SET");
-                }
-                if let Some(level) = modes.isolation {
-                    self.set_isolation(level)?;
-                }
-                if let Some(is_read_only) = modes.is_read_only {
-                    self.set_read_only(is_read_only)?;
+            Command::SetTransaction { modes, is_session, as_of: None } => {
+                match (*is_session, &self.transaction) {
+                    (true, _) => self.set_default_modes(*modes)?,
+                    (false, Some(_)) => self.set_modes(*modes)?,
+                    (false, None) => self.warn_of_no_block(),
                 }
                 done("SET")
             }
@@ -152,8 +137,31 @@ impl Session {
         self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
     }
 
+    /// Sets modes of the session's later transactions.
+    fn set_default_modes(&mut self, modes: Modes) -> Result<(), SqlError> {
+        if let Some(is_read_only) = modes.is_read_only {
+            let value = if is_read_only { "on" } else { "off" };
+            self.set("default_transaction_read_only", Some(value), false)?;
+        }
+        if let Some(level) = modes.isolation {
+            self.set(DEFAULT_ISOLATION, Some(name_of(level)), false)?;
+        }
+        Ok(())
+    }
+
+    /// Sets modes of the open transaction.
+    pub(super) fn set_modes(&mut self, modes: Modes) -> Result<(), SqlError> {
+        if let Some(level) = modes.isolation {
+            self.set_isolation(level)?;
+        }
+        match modes.is_read_only {
+            Some(is_read_only) => self.set_read_only(is_read_only),
+            None => Ok(()),
+        }
+    }
+
     /// Sets the isolation level of the open transaction.
-    pub(super) fn set_isolation(&mut self, wanted: Isolation) -> Result<(), SqlError> {
+    fn set_isolation(&mut self, wanted: Isolation) -> Result<(), SqlError> {
         let level = self.settings.granted(Some(wanted))?;
         let is_change = level != self.settings.isolation();
         let wrong = match &self.transaction {

@@ -71,10 +71,7 @@ impl Session {
                 match &mut self.transaction {
                     Some(open) if open.is_implicit => {
                         open.is_implicit = false;
-                        open.is_read_only = modes.is_read_only.unwrap_or(open.is_read_only);
-                        if let Some(wanted) = modes.isolation {
-                            self.set_isolation(wanted)?;
-                        }
+                        self.set_modes(*modes)?;
                     }
                     Some(_) => {
                         let message = "there is already a transaction in progress";
