@@ -86,3 +86,23 @@ fn another_replica_than_the_source_brings_only_the_next_slice_that_is_decided() 
     assert_eq!(upto(OWN, 2, false), (2, 1));
     assert_eq!(upto(SECOND, 3, true), (2, 1), "it follows one that is not decided");
 }
+
+/// The chunks of one replica do not complete those of another, which may have another cut.
+#[test]
+fn chunks_of_a_slice_are_taken_from_the_source_alone() {
+    let mut node = start();
+    let cut = node.cut_of_own_code();
+    let slice = Slice::new(SnapshotVersion(1), ShardId(1), cut, Vec::new()).with_decided(true);
+    let chunks = slice.messages(8);
+    assert!(chunks.len() > 1, "it is sent in chunks");
+    let mut hear = |from| {
+        let mut marks = Vec::new();
+        for message in chunks.clone() {
+            marks.extend(node.step(Input::Message { from: NodeId(from), message }).marks);
+        }
+        let inbound = &node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(1)].inbound;
+        (inbound.upto.0, marks.contains(&"calvin.slice_after_unsubscribed"))
+    };
+    assert_eq!(hear(SECOND), (0, true));
+    assert_eq!(hear(OWN), (1, false));
+}
