@@ -31,18 +31,18 @@ fn start_with(config: &Path, arguments: &[&str]) -> Output {
 /// Stops a node cleanly and returns its exit code.
 fn stop(node: &mut Process) -> i32 {
     node.ask_to_stop();
-    end(node)
+    end(node, STOP_DEADLINE)
 }
 
 /// Waits for a node to exit and returns its exit code. A child cannot be waited for with a
 /// deadline, so it is polled.
-fn end(node: &mut Process) -> i32 {
+pub(crate) fn end(node: &mut Process, deadline: Duration) -> i32 {
     let began = Instant::now();
     loop {
         if let Some(code) = node.exit_code() {
             return code;
         }
-        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
+        assert!(began.elapsed() < deadline, "the node does not end");
         std::thread::sleep(POLL);
     }
 }
@@ -334,7 +334,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     std::fs::remove_dir_all(directories[2].join("data")).unwrap();
     let mut forgetful = Process::spawn(&directories[2]);
     assert_eq!(forgetful.first_line()(), "", "{}", log_text(&directories[2]));
-    assert_eq!(end(&mut forgetful), 1);
+    assert_eq!(end(&mut forgetful, STOP_DEADLINE), 1);
     let log = log_text(&directories[2]);
     assert!(log.contains("lost its promises and votes"), "{log}");
     assert!(log.contains("pangea start --replace"), "the log names the remedy: {log}");

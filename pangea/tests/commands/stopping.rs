@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::processes::{Process, free_addresses, log_text, node_toml};
+use crate::start_errors::end;
 use crate::support::{DEADLINE, wait_until};
 
 /// The only node of a cluster.
@@ -37,17 +37,9 @@ impl Single {
         assert!(command.status.success(), "{}", String::from_utf8_lossy(&command.stderr));
     }
 
-    /// Waits for the end, and returns the exit code. A child cannot be waited for with a deadline,
-    /// so it is polled.
+    /// Waits for the end, and returns the exit code.
     fn end(&mut self) -> i32 {
-        let began = Instant::now();
-        loop {
-            if let Some(code) = self.process.exit_code() {
-                return code;
-            }
-            assert!(began.elapsed() < DEADLINE, "the node does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        end(&mut self.process, DEADLINE)
     }
 }
 

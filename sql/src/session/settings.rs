@@ -248,10 +248,8 @@ impl Settings {
 
     /// Sets the level of the open transaction, or of the next one: one that was granted.
     pub(super) fn set_isolation(&mut self, level: Isolation) {
-        if self.isolation != level {
-            self.isolation = level;
-            self.show_isolation();
-        }
+        self.isolation = level;
+        self.show_isolation();
     }
 
     /// Sets the level of the next transaction to the session's default.

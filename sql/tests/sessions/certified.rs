@@ -1,21 +1,13 @@
 //! The reads of an interactive transaction are certified, even after ROLLBACK TO SAVEPOINT.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
+use crate::ready;
 
 /// Returns the last response, or an error.
 fn run(session: &mut Session, sql: &str) -> Result<String, String> {

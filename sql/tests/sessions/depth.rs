@@ -2,24 +2,16 @@
 //! refused. A stack overflow would terminate the whole node.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
+use crate::ready;
+
 /// Stack size of a node's threads, in bytes.
 const STACK_BYTES: usize = 2 << 20;
-
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
 
 /// Returns the SQLSTATE of a statement, `00000` if it succeeds.
 fn state_of(sql: String) -> String {

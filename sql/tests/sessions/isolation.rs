@@ -1,10 +1,7 @@
-//! Isolation levels: what a session asks for, what it gets, and what it is told.
+//! Isolation levels: the wish of a session, the level of its programs, and the answer of SHOW.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use pangea_core::guarantee::Isolation::{ReadCommitted, RepeatableRead, Serializable, Snapshot};
@@ -19,6 +16,8 @@ use pangea_sql::engine::{Engine, Unavailable};
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session, TransactionStatus};
 use pangea_sql::types::datum::Datum;
+
+use crate::ready;
 
 /// A node that offers these levels, and records the level of each program.
 struct Levels {
@@ -93,13 +92,6 @@ impl Scene {
         let asked = std::mem::take(&mut *self.engine.asked.lock().unwrap());
         assert_eq!(asked.len(), 1, "one program");
         (shown, asked[0])
-    }
-}
-
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
     }
 }
 
@@ -217,6 +209,9 @@ fn a_stronger_level_is_given_and_never_a_weaker_one() {
         assert_eq!(scene.run("show default_transaction_isolation"), name);
         assert_eq!(scene.level(), of("serializable", Serializable), "{name}");
     }
+    let given = [("transaction_isolation", "read committed")];
+    let mut scene = Scene::new(Serializable, &[], &given);
+    assert_eq!(scene.level(), of("serializable", Serializable), "no transaction was open");
     let mut scene = Scene::new(ReadCommitted, &[RepeatableRead, Snapshot], &[]);
     let refused = "0A000 isolation level serializable is not offered here";
     assert_eq!(scene.run("begin isolation level serializable"), refused);

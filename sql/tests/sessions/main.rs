@@ -12,3 +12,15 @@ mod slt;
 mod strict;
 #[cfg(not(feature = "relational"))]
 mod without_relational;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// Runs a session's future, which is complete at once on this engine.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}

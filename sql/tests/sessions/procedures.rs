@@ -1,21 +1,13 @@
 //! How many programs a CALL submits, and the messages that its client receives.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
+use crate::ready;
 
 fn session(engine: &MemoryEngine) -> Session {
     Session::new(Arc::new(engine.clone()), Arc::new(Shared::default()), &BTreeMap::new()).unwrap()

@@ -2,10 +2,7 @@
 //! cannot tell the difference.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use pangea_core::guarantee::Isolation;
@@ -19,12 +16,7 @@ use pangea_sql::engine::{Engine, Unavailable};
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
+use crate::ready;
 
 /// Returns the rows of the last statement, or the SQLSTATE of its error.
 fn run(session: &mut Session, sql: &str) -> String {

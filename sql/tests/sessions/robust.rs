@@ -2,10 +2,7 @@
 //! A panic in a procedure would occur on every replica.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
@@ -13,12 +10,7 @@ use pangea_sql::session::{Response, Session};
 use pangea_sql::types::text;
 use proptest::prelude::*;
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
+use crate::ready;
 
 fn session() -> Session {
     let plans = Arc::new(Shared::default());

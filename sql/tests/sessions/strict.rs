@@ -2,10 +2,7 @@
 //! tests the warnings of settings outside of a transaction block.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_core::workload::{Settings, Workload, procedures};
 use pangea_sql::Shared;
@@ -14,12 +11,7 @@ use pangea_sql::native::Native;
 use pangea_sql::notice::Severity;
 use pangea_sql::session::{Response, Session};
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
-}
+use crate::ready;
 
 /// Returns how often a successful statement waits for a fresh snapshot.
 fn waits(engine: &MemoryEngine, session: &mut Session, sql: &str) -> u64 {

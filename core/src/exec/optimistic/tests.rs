@@ -170,7 +170,7 @@ fn a_certified_transaction_in_a_group_loses_to_one_before_it_and_makes_one_after
     }
 }
 
-/// What was current stays so only if the reads saw each write of the overlay in their range.
+/// Reads stay current only if they saw each write of the overlay in their range.
 #[test]
 fn a_range_is_current_if_it_saw_the_writes_and_deletions_within() {
     let table = TableId(1);

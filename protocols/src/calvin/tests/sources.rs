@@ -49,7 +49,7 @@ fn a_source_is_left_that_is_far_behind_the_others_and_holds_this_node_up() {
     assert_eq!(source_after(&[(OWN, 1), (SECOND, 1_000)]), OWN, "it is ahead of this node");
 }
 
-/// A frozen source is left for a replica that has what this node needs.
+/// A frozen source is left for a replica that still has the epochs after those of this node.
 #[test]
 fn a_replica_that_reported_nothing_or_dropped_no_more_than_this_node_has_run_can_be_a_source() {
     let source_if_dropped = |upto: Option<u64>| {
@@ -68,7 +68,7 @@ fn a_replica_that_reported_nothing_or_dropped_no_more_than_this_node_has_run_can
 }
 
 /// A slice of a decided cut is the same on all replicas. One of a cut that is not decided may be
-/// replaced, and only the source tells by what.
+/// replaced, and only the source sends the replacement.
 #[test]
 fn another_replica_than_the_source_brings_only_the_next_slice_that_is_decided() {
     let mut node = start();

@@ -1,4 +1,4 @@
-//! Mastership: how it is requested and begins, and what a checkpoint changes in it.
+//! Mastership: its request, its beginning, and the effect of a checkpoint.
 
 use super::*;
 use crate::inputs::Host as _;
