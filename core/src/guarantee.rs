@@ -10,6 +10,7 @@
 //! for, never a weaker one.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,17 @@ impl Isolation {
     /// The name in files and on command lines.
     pub fn name(self) -> &'static str {
         self.guarantee().name()
+    }
+}
+
+impl FromStr for Isolation {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("unknown isolation level {name:?}; known: {names}")
+        })
     }
 }
 
@@ -197,6 +209,8 @@ mod tests {
         assert!(Isolation::ALL.is_sorted());
         assert!(Isolation::ALL.map(Isolation::guarantee).is_sorted());
         assert_eq!(Isolation::Snapshot.to_string(), "snapshot-isolation");
+        assert!(Isolation::ALL.iter().all(|level| level.name().parse() == Ok(*level)));
+        assert!("strict".parse::<Isolation>().unwrap_err().contains("known: read-committed, "));
     }
 
     #[test]

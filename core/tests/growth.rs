@@ -117,7 +117,7 @@ fn certified(reads: Vec<usize>, ranges: Vec<KeyRange>, writes: Vec<usize>) -> Pr
             ranges: ranges.into_iter().map(range).collect(),
         },
         writes: writes.into_iter().map(write).collect(),
-        timeline: 0,
+        ..Certified::default()
     })
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::guarantee::Isolation;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::time::Span;
 use pangea_core::workload;
@@ -38,7 +39,7 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 /// The maximum number of runs of that search.
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file.
-const IN_SCENARIOS: [&str; 14] = [
+const IN_SCENARIOS: [&str; 15] = [
     "workload",
     "nodes",
     "partitions",
@@ -52,6 +53,7 @@ const IN_SCENARIOS: [&str; 14] = [
     "one_way_ms",
     "clock_offset_us",
     "clock_drift_ppm",
+    "isolation",
     "real_time",
 ];
 
@@ -59,7 +61,7 @@ const IN_SCENARIOS: [&str; 14] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that do not apply to predictions.
-const NOT_PREDICTED: [&str; 20] = [
+const NOT_PREDICTED: [&str; 21] = [
     "seeds",
     "minutes",
     "swarm",
@@ -78,6 +80,7 @@ const NOT_PREDICTED: [&str; 20] = [
     "one_way_ms",
     "clock_offset_us",
     "clock_drift_ppm",
+    "isolation",
     "real_time",
     "threads",
 ];
@@ -188,6 +191,10 @@ pub struct Arguments {
     /// Memory of each node for rows, in bytes, as far as rows can be evicted [default: unlimited]
     #[arg(long, value_name = "N")]
     memory_bytes: Option<usize>,
+    /// Isolation level that clients ask for and that the history is held to: read-committed,
+    /// repeatable-read, snapshot-isolation or serializable. A protocol may give a stronger one
+    #[arg(long, value_name = "L", default_value_t = Settings::default().isolation)]
+    isolation: Isolation,
     /// Operations that must respect real-time order: none; writes and strict reads (writes); or
     /// also read-only transactions (ordered) [default: ordered if the protocol guarantees it with
     /// these settings, otherwise writes]
@@ -301,6 +308,7 @@ impl Arguments {
                 offset_max: Span::from_us(self.clock_offset_us),
                 drift_ppm_max: self.clock_drift_ppm,
             },
+            isolation: self.isolation,
             real_time: self.real_time.unwrap_or(promised),
             given: self.settings.iter().map(ToString::to_string).collect(),
             #[cfg(feature = "planted")]

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   4 => Fetch { source: NodeId, from: Bid, upto: Bid }
-//!        control "message_other", malformed "inputs.malformed_fetch" unless (from <= upto)
+//!        control "message_other", malformed "streams.malformed_fetch" unless (from <= upto)
 //! ```
 //!
 //! | part | meaning |

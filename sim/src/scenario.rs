@@ -18,13 +18,15 @@
 //! solver = "greedy"
 //! ```
 
+use std::str::FromStr;
+
 use pangea_core::time::Span;
 use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockBounds;
 use crate::faults::{FaultKind, Rule};
-use crate::settings::{NODES_MAX, RealTime, Settings};
+use crate::settings::{NODES_MAX, Settings};
 
 /// The longest one-way delay that a file may set.
 const ONE_WAY_MS_MAX: u64 = 10_000;
@@ -55,6 +57,7 @@ struct Given {
     one_way_ms: Option<Distances>,
     clock_offset_us: Option<u64>,
     clock_drift_ppm: Option<u64>,
+    isolation: Option<String>,
     real_time: Option<String>,
     rules: Option<Vec<Rule>>,
 }
@@ -92,6 +95,7 @@ impl Scenario {
             one_way_ms: Some(one_way_ms),
             clock_offset_us: Some(settings.clocks.offset_max.us),
             clock_drift_ppm: Some(settings.clocks.drift_ppm_max),
+            isolation: Some(settings.isolation.name().to_owned()),
             real_time: Some(settings.real_time.name().to_owned()),
             rules: settings.rules.clone(),
         };
@@ -151,7 +155,8 @@ impl Scenario {
     /// The numbers that are inconsistent.
     pub fn apply(&self, settings: Settings) -> Result<Settings, String> {
         let Given { workload, nodes, clients, ms, lists, accounts, .. } = self.given.clone();
-        let Given { faults, faults_max, one_way_ms, real_time, rules, .. } = self.given.clone();
+        let Given { faults, faults_max, one_way_ms, isolation, real_time, rules, .. } =
+            self.given.clone();
         let nodes = nodes.unwrap_or(settings.nodes);
         if !(1..=NODES_MAX).contains(&nodes) {
             let why = format!("nodes = {nodes}: must be from 1 to {NODES_MAX}");
@@ -209,14 +214,20 @@ impl Scenario {
                 offset_max: self.given.clock_offset_us.map_or(offset_max, Span::from_us),
                 drift_ppm_max: self.given.clock_drift_ppm.unwrap_or(drift_ppm_max),
             },
-            real_time: match real_time {
-                Some(name) => {
-                    name.parse::<RealTime>().map_err(|why| self.wrong("real_time", why))?
-                }
-                None => settings.real_time,
-            },
+            isolation: self.parsed("isolation", isolation, settings.isolation)?,
+            real_time: self.parsed("real_time", real_time, settings.real_time)?,
             ..settings
         })
+    }
+
+    /// Returns the given value, or else the default.
+    fn parsed<T: FromStr<Err = String>>(
+        &self,
+        key: &str,
+        given: Option<String>,
+        default: T,
+    ) -> Result<T, String> {
+        given.map_or(Ok(default), |name| name.parse().map_err(|why| self.wrong(key, why)))
     }
 }
 

@@ -5,10 +5,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use pangea_core::guarantee::Guarantee;
+use pangea_core::guarantee::{Guarantee, Isolation};
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
+use pangea_core::workload::{self, InvalidSettings, Workload};
 
 use crate::clock::ClockBounds;
 use crate::faults::{FaultKind, Rule};
@@ -21,6 +22,13 @@ pub const NODES_MAX: usize = 32;
 /// Region names of a simulated cluster.
 const REGIONS: [&str; 8] =
     ["eu-west", "us-east", "ap-south", "us-west", "sa-east", "ap-north", "af-south", "me-central"];
+
+/// YCSB in simulation: few rows, so that clients conflict.
+const YCSB_ROWS: u64 = 200;
+const YCSB_VALUE_LEN: u32 = 20;
+/// A few counters and customers that most clients access.
+const HOT: u32 = 10;
+const CUSTOMERS: u32 = 100;
 
 /// All settings of a run, besides the protocol and its own options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +65,9 @@ pub struct Settings {
     pub one_way: Option<Vec<Vec<u64>>>,
     /// Bounds on the error of clocks.
     pub clocks: ClockBounds,
-    /// The transactions for which the checker requires real-time order.
+    /// The isolation level that clients ask for. Histories are held to it.
+    pub isolation: Isolation,
+    /// The transactions for which the checker requires real-time order, at the serializable level.
     pub real_time: RealTime,
     /// The protocol settings that were given, in the form of `--set`; the replay command repeats
     /// them.
@@ -133,6 +143,7 @@ impl Default for Settings {
             one_way_max: Span::from_ms(75),
             one_way: None,
             clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
+            isolation: Isolation::Serializable,
             real_time: RealTime::Writes,
             given: Vec::new(),
             planted: None,
@@ -187,6 +198,26 @@ impl Settings {
             memory_bytes: drawn_memory(seed),
             ..Self::default()
         }
+    }
+
+    /// The workload that clients run.
+    ///
+    /// # Errors
+    /// If there is no workload of that name, or a setting is out of its bounds.
+    pub fn workload(&self) -> Result<Workload, InvalidSettings> {
+        let sizes = workload::Settings {
+            seed: self.seed,
+            lists: self.lists,
+            accounts: self.accounts,
+            warehouses: self.nodes as u32,
+            scale: workload::tpcc::Scale::TINY,
+            rows: YCSB_ROWS,
+            value_len: YCSB_VALUE_LEN,
+            hot: HOT,
+            customers: CUSTOMERS,
+            ..workload::Settings::default()
+        };
+        Workload::named(&self.workload, &sizes)
     }
 
     /// The total number of nodes.
@@ -252,6 +283,9 @@ impl Settings {
         write!(f, " --one-way-ms {}", self.one_way_max.us / 1_000)?;
         write!(f, " --clock-offset-us {}", self.clocks.offset_max.us)?;
         write!(f, " --clock-drift-ppm {}", self.clocks.drift_ppm_max)?;
+        if self.isolation != Isolation::Serializable {
+            write!(f, " --isolation {}", self.isolation)?;
+        }
         write!(f, " --real-time {}", self.real_time.name())?;
         self.memory_bytes.iter().try_for_each(|bytes| write!(f, " --memory-bytes {bytes}"))
     }

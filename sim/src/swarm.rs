@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::{Mark, Protocol};
 
@@ -87,7 +88,17 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
     let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
     let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
-    (Settings { nodes, shards, real_time, ..drawn }, options)
+    let isolation = drawn_level::<P>(seed, &drawn, &options);
+    (Settings { nodes, shards, isolation, real_time, ..drawn }, options)
+}
+
+/// Draws a level that the protocol offers and at which the workload's conditions hold.
+fn drawn_level<P: Protocol>(seed: u64, drawn: &Settings, options: &P::Options) -> Isolation {
+    let workload = drawn.workload().expect("drawn workloads are known");
+    let weakest = workload.weakest_level();
+    let offered = P::isolations(options).offered();
+    let enough: Vec<Isolation> = offered.filter(|level| *level >= weakest).collect();
+    enough[SimRng::fork(seed, "isolation", 0).index(enough.len())]
 }
 
 /// Combines drawn and given settings. If they are incompatible, one drawn setting is reset to its

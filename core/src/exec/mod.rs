@@ -37,6 +37,7 @@ mod writes;
 
 pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
 pub use certify::Change;
+pub use optimistic::first_change;
 pub use overlay::Overlay;
 pub use size::{
     TXN_BYTES_MAX, check_program, check_request, check_size, footprint_bytes, writes_bytes,

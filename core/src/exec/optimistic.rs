@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::call::{call, gave_up, warm};
-use super::certify::{CurrentState, CurrentVersion, VisitState, first_change};
+use super::certify::{self, Change, CurrentState, CurrentVersion, VisitState};
 use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
 use super::size::check_size;
@@ -88,12 +88,17 @@ pub fn run(
             }
         }
         Program::Certified(Certified { reads, writes, .. }) => {
-            let change = first_change(reads, &base);
+            let change = certify::first_change(reads, &base);
             let result = change.map_or(Ok(Vec::new()), |change| Err(change.into_abort()));
             let writes = if result.is_ok() { writes.clone() } else { Vec::new() };
             Run { result, reads: reads.clone(), writes }
         }
     }
+}
+
+/// The first of these reads that is not current in the snapshot `at`.
+pub fn first_change(reads: &ReadSet, store: &Store, at: SnapshotVersion) -> Option<Change> {
+    certify::first_change(reads, &Base { store, at, overlay: &Overlay::new() })
 }
 
 /// Runs a program only to find its footprint: a reconnaissance run (Calvin §3.2.1), also used as

@@ -26,7 +26,7 @@ pub use parts::{Parts, Taken};
 pub use procedure::{CODE_VERSION, CodeDigest, Context, Procedure, Registry, Scan, Stop, Visit};
 pub use sets::{PointRead, RangeRead, ReadSet, ReadVersion, Write};
 
-use crate::ids::ProcedureId;
+use crate::ids::{ProcedureId, SnapshotVersion};
 
 /// A transaction as submitted by a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,8 @@ pub struct Certified {
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,
+    /// The snapshot that was read, if it was one. Known only to the node on which it was read.
+    pub at: SnapshotVersion,
     /// The timeline of the snapshot that was read: [`crate::store::Store::timeline`]. Known only to
     /// the node on which it was read.
     pub timeline: u64,

@@ -22,6 +22,7 @@ use super::definition::{Definition, Facts, Generate};
 use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::guarantee::Isolation;
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
@@ -200,6 +201,11 @@ impl Definition for Catalog {
 impl Facts for Catalog {
     fn name(&self) -> &'static str {
         self.mix.name()
+    }
+
+    /// Rows and indexes follow the definition of the table, which their transactions only read.
+    fn weakest_level(&self) -> Isolation {
+        Isolation::Serializable
     }
 
     fn is_of_histories(&self) -> bool {

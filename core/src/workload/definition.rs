@@ -7,6 +7,7 @@ use super::check::{Report, Rows, Rule, Violation};
 use super::commits::{Commits, Watch};
 use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings};
+use crate::guarantee::Isolation;
 use crate::partition::{self, Partitions};
 use crate::time::Timestamp;
 use crate::txn::Procedure;
@@ -36,6 +37,11 @@ pub(super) trait Facts {
     /// Whether it exists only for the simulator's checkers of histories.
     fn is_of_histories(&self) -> bool {
         false
+    }
+
+    /// The weakest isolation level at which the conditions of [`Self::check`] hold.
+    fn weakest_level(&self) -> Isolation {
+        Isolation::ReadCommitted
     }
 
     fn load_calls(&self) -> Vec<Call> {

@@ -82,6 +82,7 @@ pub use commits::{Commits, Ledger, Watch};
 pub use reach::Reach;
 
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::guarantee::Isolation;
 use crate::partition::Partitions;
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
@@ -336,6 +337,11 @@ impl Workload {
     /// The name on command lines and in reports.
     pub fn name(&self) -> &'static str {
         self.facts().name()
+    }
+
+    /// The weakest isolation level at which the conditions of [`Workload::check`] hold.
+    pub fn weakest_level(&self) -> Isolation {
+        self.facts().weakest_level()
     }
 
     /// Whether it exists only for the simulator's checkers of histories.

@@ -191,7 +191,7 @@ impl Request {
             let reads = ReadSet::decode(from)?;
             let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
             let writes = writes.collect::<Result<_, _>>()?;
-            let program = Program::Certified(Certified { reads, writes, timeline: 0 });
+            let program = Program::Certified(Certified { reads, writes, ..Certified::default() });
             return Ok(Self { txn, program, footprint: None, shards, origin });
         }
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
@@ -309,7 +309,7 @@ pub(super) mod tests {
         let all = [
             (call.clone(), None),
             (call, footprint),
-            (Program::Certified(Certified { reads, writes, timeline: 0 }), None),
+            (Program::Certified(Certified { reads, writes, ..Certified::default() }), None),
         ];
         let source = NodeId(2);
         let request = |(i, (program, footprint))| {

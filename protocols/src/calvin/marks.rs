@@ -2,13 +2,14 @@
 
 use pangea_core::protocol::Mark;
 
-use crate::inputs::marks::{self, NONSENSE, mark};
+use crate::inputs::marks;
+use crate::marks::{NONSENSE, mark};
 
 /// All marks of a replica.
-pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
+pub(super) const ALL: &[Mark] = &marks::with::<{ marks::COUNT + OWN.len() }>(OWN, UNUSED);
 
 /// Calvin's replicas acknowledge batches to all replicas, so no proof of availability is sent.
-const UNUSED: &[&str] = &["inputs.proof_sent", "inputs.proof_before_batch"];
+const UNUSED: &[&str] = &["streams.proof_sent", "streams.proof_before_batch"];
 
 /// Why a swarm never hits marks of limits in megabytes.
 const LARGE: &str = "megabytes are needed; see protocols/src/calvin/tests/large.rs";

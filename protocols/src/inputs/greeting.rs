@@ -144,7 +144,7 @@ impl<H: Host> Inputs<H> {
         known: &[u8],
     ) -> Option<Event<H>> {
         let Ok(known) = Evidence::decode(known, self.replica.topology.node_count()) else {
-            cx.mark("inputs.malformed_greeting");
+            cx.mark("presence.malformed_greeting");
             return None;
         };
         let met =

@@ -20,10 +20,10 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
-use super::write_set_codec;
 use crate::messages::NUMBER_MAX;
 use crate::streams;
 pub use crate::streams::{Bid, Heads};
+use crate::write_set_codec;
 
 /// A transaction in a batch: the paper's `TxnRecord`.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,7 +145,7 @@ impl TxnRecord {
                 } else {
                     ExecutionMode::CertifiedInOrder
                 };
-                (Program::Certified(Certified { reads, writes, timeline: 0 }), how)
+                (Program::Certified(Certified { reads, writes, ..Certified::default() }), how)
             }
             _ => return Err(DecodeError::new("transaction record")),
         };
@@ -286,7 +286,8 @@ mod tests {
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let certified = Certified { reads: reads.clone(), writes: writes.clone(), timeline: 0 };
+        let certified =
+            Certified { reads: reads.clone(), writes: writes.clone(), ..Certified::default() };
         let lock = PointLock { table, key, mode: LockMode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };

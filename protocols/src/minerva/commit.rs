@@ -35,13 +35,14 @@ use super::chains::{self, Chain, Entry, entries_of};
 use super::conflict_graph::{self, ConflictGraph, Limit};
 use super::conflict_keys::first_run;
 use super::contention::Change;
-use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
+use super::epoch_record::EpochRecord;
 use super::header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva};
+use crate::decisions::{Decisions, Ordered, WriteSetRef};
 use crate::inputs::{attempt, skipped};
 use crate::replica::INTACT;
 
@@ -243,8 +244,8 @@ impl Minerva {
         let ordered = in_effect
             .iter()
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
-        let resolution =
-            EpochRecord { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
+        let decisions = Decisions { ordered: ordered.collect(), is_valid };
+        let resolution = EpochRecord { epoch, cut: cut.clone(), decisions };
         let mut record = Vec::new();
         resolution.encode(&mut record);
         self.state.inputs.log_epoch(cx, epoch, record.into());
@@ -433,14 +434,14 @@ impl Minerva {
         let entries = entries_of(batches);
         let epoch = resolution.epoch;
         assert_eq!(
-            resolution.is_valid.len(),
+            resolution.decisions.is_valid.len(),
             entries.len(),
             "the record has the batches of its epoch"
         );
-        let fate = resolution.fate_if_listed();
+        let fate = resolution.decisions.fate_if_listed();
         self.state.inputs.note_listed(&mut self.state.listed, epoch, fate);
-        apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.is_valid);
-        for Ordered { entry, writes } in resolution.ordered {
+        apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.decisions.is_valid);
+        for Ordered { entry, writes } in resolution.decisions.ordered {
             let record = entries[entry].record;
             let Some(logged) = writes else {
                 let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);

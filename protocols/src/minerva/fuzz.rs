@@ -12,9 +12,10 @@ use pangea_core::txn::{
 use pangea_core::value::Value;
 
 use super::batch::{Batch, Bid, ExecutionMode, TxnRecord};
-use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
+use super::epoch_record::EpochRecord;
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
+use crate::decisions::{Decisions, Ordered, WriteSetRef};
 use crate::fuzzing::{Outcome, Target, run, size};
 use crate::inputs::{self, Meta, decode_evidence, decode_rejoin_state, knowledge, recollection};
 use crate::presence;
@@ -54,8 +55,9 @@ fn batch() -> Bytes {
     let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
     let given = Some(Value::copy_from(&ARGS[6..]));
     let given = Write { table: TableId(7), key: key("given"), value: given };
-    let certified =
-        || Program::Certified(Certified { reads: reads(), writes: writes(), timeline: 0 });
+    let certified = || {
+        Program::Certified(Certified { reads: reads(), writes: writes(), ..Certified::default() })
+    };
     let point = PointLock { table: TableId(1), key: key("p"), mode: LockMode::Exclusive };
     let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: LockMode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
@@ -251,8 +253,10 @@ fn resolution(count: usize) -> Vec<u8> {
     let resolution = EpochRecord {
         epoch: SnapshotVersion(5),
         cut: cut(),
-        is_valid: (0..count).map(|i| i % 3 == 0).collect(),
-        ordered: ordered.map(|writes| Ordered { entry: 0, writes }).collect(),
+        decisions: Decisions {
+            is_valid: (0..count).map(|i| i % 3 == 0).collect(),
+            ordered: ordered.map(|writes| Ordered { entry: 0, writes }).collect(),
+        },
     };
     let mut out = Vec::new();
     resolution.encode(&mut out);
@@ -271,7 +275,8 @@ fn look_at_resolution(input: &[u8]) -> Outcome {
         Ok(&resolution),
         "the encoding is reversible"
     );
-    let (valid, ordered) = (size(resolution.is_valid.len()), size(resolution.ordered.len()));
+    let (valid, ordered) =
+        (size(resolution.decisions.is_valid.len()), size(resolution.decisions.ordered.len()));
     Outcome::taken((valid > 3, ordered > 1, resolution.cut.heads.is_empty()))
 }
 

@@ -2,10 +2,11 @@
 
 use pangea_core::protocol::Mark;
 
-use crate::inputs::marks::{self, mark};
+use crate::inputs::marks;
+use crate::marks::mark;
 
 /// All marks of a replica.
-pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
+pub(super) const ALL: &[Mark] = &marks::with::<{ marks::COUNT + OWN.len() }>(OWN, UNUSED);
 
 /// Minerva has one input log, independent of other logs, and takes checkpoints when they are due.
 const UNUSED: &[&str] = &[

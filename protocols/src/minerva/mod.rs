@@ -97,7 +97,6 @@ mod options;
 mod recovery;
 mod state;
 mod validation;
-mod write_set_codec;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;

@@ -65,7 +65,7 @@ impl Minerva {
     fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(resolution) = self.state.logged.get(&self.state.inputs.cut.applied.next()) {
             let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
-            let executes_again = resolution.ordered.iter().any(|it| it.writes.is_none());
+            let executes_again = resolution.decisions.ordered.iter().any(|it| it.writes.is_none());
             let is_other = cut.rules.code() != self.state.inputs.settings.rules.code();
             if mutate!(OtherCodeRuns: executes_again && is_other => false) {
                 self.state.inputs.refuse(cx, epoch, cut.rules.code());

@@ -36,7 +36,7 @@ impl<H: Host> Presence<H> {
     /// Draws and logs this replica's identity if it has none.
     pub(crate) fn draw_log_identity(&mut self, cx: &mut Cx<'_, H>, replica: &mut Replica) {
         if self.log_identities[replica.me.index()] == 0 {
-            cx.mark("inputs.born");
+            cx.mark("presence.born");
             let log_identity = cx.rng.u64(1..);
             self.note_log_identity(cx, replica, replica.me, log_identity);
         }
@@ -69,7 +69,7 @@ impl<H: Host> Presence<H> {
             self.note_log_identity(cx, replica, from, log_identity);
             Met::First
         } else if known != log_identity {
-            cx.mark("inputs.stranger");
+            cx.mark("presence.stranger");
             Met::Stranger
         } else {
             Met::Again
@@ -165,7 +165,7 @@ impl<H: Host> Presence<H> {
             return false;
         }
         self.is_ready = true;
-        cx.mark("inputs.ready");
+        cx.mark("presence.ready");
         true
     }
 }

@@ -20,7 +20,7 @@ messages! {
             /// The sender's other knowledge of the receiver, as the owner of the component encoded
             /// it.
             known: Bytes as Uncounted,
-        } control "message_other", malformed "inputs.malformed_greeting";
+        } control "message_other", malformed "presence.malformed_greeting";
         /// Not in a paper: sent by a replica that lost its disk to each peer, on connect and
         /// periodically until all have replied. The receiver forgets the sender's previous log and
         /// replies with [`Message::RejoinReply`].
@@ -29,7 +29,7 @@ messages! {
             nonce: u64 as Random,
             /// The sender's new log identity, which ends its previous one.
             log_identity: u64 as NonZero,
-        } control "message_other", malformed "inputs.malformed_rejoin";
+        } control "message_other", malformed "presence.malformed_rejoin";
         /// Not in a paper: the reply to a [`Message::Rejoin`], with the sender's knowledge of the
         /// receiver's batches and votes. It is sent once that knowledge is durable on the sender.
         /// The receiver resumes when all peers have replied and enough of them remember.
@@ -40,7 +40,7 @@ messages! {
             log_identity: u64 as NonZero,
             /// The encoded knowledge; see `rejoin.rs`. Empty if the sender has lost its disk too.
             known: Bytes,
-        } sized "message_other", malformed "inputs.malformed_recollection";
+        } sized "message_other", malformed "presence.malformed_recollection";
     }
     kinds &["message_other"];
 }

@@ -32,6 +32,7 @@
 //! the knowledge that the group's decisions need, and compares it.
 
 mod greeting;
+pub(crate) mod marks;
 pub(crate) mod messages;
 mod rejoin;
 

@@ -74,7 +74,7 @@ impl<H: Host> Presence<H> {
 
     /// Starts a rejoin: the node was started to replace one that lost its disk.
     pub(crate) fn start_rejoin(&mut self, cx: &mut Cx<'_, H>, replica: &Replica) {
-        cx.mark("inputs.rejoin_asks");
+        cx.mark("presence.rejoin_asks");
         let nonce = cx.rng.u64(..);
         let answers = replica.topology.node_ids().map(|_| Answer::None).collect();
         self.log_identities[replica.me.index()] = cx.rng.u64(1..);
@@ -157,17 +157,17 @@ impl<H: Host> Presence<H> {
             false => match H::Memory::decode(known, replica.topology.node_count()) {
                 Ok(known) => Answer::Knows(known),
                 Err(_) => {
-                    cx.mark("inputs.malformed_recollection");
+                    cx.mark("presence.malformed_recollection");
                     return None;
                 }
             },
         };
         let Some(asking) = self.asking.as_mut().filter(|asking| asking.nonce == nonce) else {
-            cx.mark("inputs.recollection_late");
+            cx.mark("presence.recollection_late");
             return None;
         };
         if !answer.is_whole() {
-            cx.mark("inputs.peer_forgot_too");
+            cx.mark("presence.peer_forgot_too");
         }
         asking.answers[from.index()] = answer;
         self.answered[from.index()] = true;
@@ -199,6 +199,6 @@ impl<H: Host> Presence<H> {
         self.logged = position;
         self.is_ready = true;
         cx.clear_timer(RejoinTimer.into());
-        cx.mark("inputs.rejoin_knows");
+        cx.mark("presence.rejoin_knows");
     }
 }

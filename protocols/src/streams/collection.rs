@@ -76,7 +76,7 @@ impl<H: Host> Streams<H> {
         let received = log.received;
         let has_orphans = log.slots.range(received.next()..).next().is_some();
         if mutate!(OrphansKept: has_orphans => false) {
-            cx.mark("inputs.orphans_dropped");
+            cx.mark("streams.orphans_dropped");
             let mut discard = Vec::new();
             discard.put_u16(node.0);
             discard.put_u64(received.0);

@@ -98,7 +98,7 @@ impl<H: Host> Streams<H> {
         }
         let peer = candidates[self.fetch_turn % candidates.len()];
         self.fetch_turn += 1;
-        cx.mark("inputs.fetch");
+        cx.mark("streams.fetch");
         replica.send(cx, peer, Message::Fetch { source, from, upto });
     }
 
@@ -114,7 +114,7 @@ impl<H: Host> Streams<H> {
         let may_have =
             |peer: &NodeId| replica.is_up[peer.index()] && !self.has_said_gone(*peer, source, from);
         for peer in replica.peers().filter(may_have) {
-            cx.mark("inputs.fetch_from_everyone");
+            cx.mark("streams.fetch_from_everyone");
             replica.send(cx, peer, Message::Fetch { source, from, upto });
         }
     }
@@ -130,7 +130,7 @@ impl<H: Host> Streams<H> {
     ) {
         let log = &self.logs[source.index()];
         if first <= log.collected {
-            cx.mark("inputs.fetch_of_collected");
+            cx.mark("streams.fetch_of_collected");
             let first = log.collected.next();
             return replica.send(cx, from, Message::Gone { source, first });
         }

@@ -94,13 +94,13 @@ impl<B: Batch> SourceLog<B> {
         let bid = batch.bid();
         let is_next = bid == self.received.next();
         if bid <= self.received || self.slots.contains_key(&bid) {
-            Some("inputs.batch_again")
+            Some("streams.batch_again")
         } else if bid.0 > self.received.0 + AHEAD_MAX {
-            Some("inputs.batch_far_ahead")
+            Some("streams.batch_far_ahead")
         } else if !is_next && self.ahead_bytes + len as u64 > AHEAD_BYTES_MAX {
-            Some("inputs.too_much_ahead")
+            Some("streams.too_much_ahead")
         } else if !self.fits(batch) {
-            Some("inputs.batch_out_of_sequence")
+            Some("streams.batch_out_of_sequence")
         } else {
             None
         }
@@ -117,12 +117,13 @@ impl<B: Batch> SourceLog<B> {
     }
 
     /// Whether the batch's transactions are numbered between those of the batches before and after
-    /// it.
+    /// it, and the source can have created it between them.
     pub(crate) fn fits(&self, batch: &B) -> bool {
+        let are_in_order = |a: &B, b: &B| a.end_sequence() <= b.first_sequence() && b.follows(a);
         let before = self.slots.range(..batch.bid()).next_back();
         let after = self.slots.range(batch.bid()..).next();
-        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence())
-            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence())
+        before.is_none_or(|(_, slot)| are_in_order(&slot.batch, batch))
+            && after.is_none_or(|(_, slot)| are_in_order(batch, &slot.batch))
     }
 
     /// Inserts a batch.
@@ -283,7 +284,7 @@ mod tests {
             assert_eq!(log.refuses(&Empty(Bid(bid)), 16 * MB), None);
             insert(&mut log, bid, 16 * MB);
         });
-        assert_eq!(log.refuses(&Empty(Bid(6)), 1), Some("inputs.too_much_ahead"));
+        assert_eq!(log.refuses(&Empty(Bid(6)), 1), Some("streams.too_much_ahead"));
         assert_eq!(log.refuses(&Empty(Bid(1)), 16 * MB), None, "it fills the gap");
         insert(&mut log, 1, 16 * MB);
         assert_eq!((log.received, log.ahead_bytes), (Bid(5), 0));

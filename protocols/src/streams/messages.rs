@@ -67,7 +67,7 @@ messages! {
         2 => Ack {
             /// One head for each source.
             heads: Heads as AllHeads,
-        } control "message_ack", malformed "inputs.malformed_ack";
+        } control "message_ack", malformed "streams.malformed_ack";
         /// Minerva §3.3: the sender's own log is available up to this batch: f + 1 replicas have
         /// persisted it. The source sends it to every peer when that head advances, if
         /// acknowledgements go only to the source. The receiver may then name these batches in
@@ -75,7 +75,7 @@ messages! {
         3 => ProofOfAvailability {
             /// The last available batch.
             head: Bid,
-        } control "message_other", malformed "inputs.malformed_proof";
+        } control "message_other", malformed "streams.malformed_proof";
         /// Minerva §3.3: requests batches. A replica sends it to one peer at a time for batches
         /// that are known to exist and that it has missed for longer than a round trip. The
         /// receiver replies with [`Message::Batch`] messages or with [`Message::Gone`].
@@ -86,7 +86,7 @@ messages! {
             from: Bid,
             /// The last batch.
             upto: Bid,
-        } control "message_other", malformed "inputs.malformed_fetch" unless (from <= upto);
+        } control "message_other", malformed "streams.malformed_fetch" unless (from <= upto);
         /// Minerva §4: the reply to a [`Message::Fetch`] of batches that the sender has discarded,
         /// because they are part of every checkpoint. The receiver tries another peer; if none has
         /// them it requests a checkpoint.
@@ -95,7 +95,7 @@ messages! {
             source: NodeId,
             /// The first batch that the sender still has.
             first: Bid,
-        } control "message_other", malformed "inputs.malformed_gone";
+        } control "message_other", malformed "streams.malformed_gone";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }

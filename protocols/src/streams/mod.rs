@@ -32,6 +32,7 @@ mod bid;
 mod collection;
 mod fetch;
 mod log;
+pub(crate) mod marks;
 pub(crate) mod messages;
 mod replication;
 #[cfg(test)]
@@ -94,6 +95,12 @@ pub trait Batch: Debug + Send + Sync + Sized {
     /// # Errors
     /// Names the property that the batch can't have.
     fn check(&self) -> Result<(), DecodeError>;
+
+    /// Whether a source can have created this batch after `before`, apart from their numbers.
+    fn follows(&self, before: &Self) -> bool {
+        let _ = before;
+        true
+    }
 }
 
 /// An event that the owner has to handle.

@@ -37,7 +37,7 @@ impl<H: Host> Streams<H> {
     ) {
         assert_eq!(batch.source(), replica.me, "a replica only adds to its own log");
         assert_eq!(batch.bid(), self.own(replica).received.next(), "batches have no gap");
-        cx.mark("inputs.batch_sent");
+        cx.mark("streams.batch_sent");
         self.counters.batches_sent += 1;
         self.counters.batch_bytes += bytes.len() as u64;
         cx.reached(Milestone::Batched, batch.end_sequence());
@@ -74,7 +74,7 @@ impl<H: Host> Streams<H> {
         let batch = decode_batch::<H::Batch>(&bytes, replica.topology.node_count());
         cx.end_work(CpuStage::Decode, bytes.len());
         let Ok(batch) = batch else {
-            cx.mark("inputs.malformed_batch");
+            cx.mark("streams.malformed_batch");
             return None;
         };
         let (source, bid) = (batch.source(), batch.bid());
@@ -87,7 +87,7 @@ impl<H: Host> Streams<H> {
             // A source sends only batches that are durable on it.
             self.note_durable(source, source, bid);
         } else {
-            cx.mark("inputs.batch_from_another");
+            cx.mark("streams.batch_from_another");
         }
         let log = &mut self.logs[source.index()];
         if let Some(refused) = log.refuses(&batch, bytes.len()) {
@@ -98,7 +98,7 @@ impl<H: Host> Streams<H> {
             log.heard_at = cx.now.at;
         }
         if bid != log.received.next() {
-            cx.mark("inputs.batch_after_gap");
+            cx.mark("streams.batch_after_gap");
         }
         let position = self.hold(cx, replica, Arc::new(batch), bytes);
         mutate!(AckBeforeFsync: () => self.acknowledge(cx, replica, position));
@@ -118,10 +118,10 @@ impl<H: Host> Streams<H> {
         let log = self.own(replica);
         let is_next = batch.bid() == log.received.next() && batch.bid() <= self.own_head(replica);
         if !is_next || !log.fits(&batch) {
-            cx.mark("inputs.own_batch_from_another");
+            cx.mark("streams.own_batch_from_another");
             return None;
         }
-        cx.mark("inputs.own_batch_fetched");
+        cx.mark("streams.own_batch_fetched");
         let batch = Arc::new(batch);
         self.hold(cx, replica, batch.clone(), bytes);
         Some(Event::OwnBatch(batch))
@@ -148,7 +148,7 @@ impl<H: Host> Streams<H> {
         if !grown.contains(&true) {
             return;
         }
-        cx.mark("inputs.acknowledged");
+        cx.mark("streams.acknowledged");
         if grown[me.index()] {
             self.note_reached(cx, replica, Milestone::Durable, self.own(replica).durable);
         }
@@ -209,7 +209,7 @@ impl<H: Host> Streams<H> {
         }
         if !self.ack_everyone && own > self.proof_sent {
             self.proof_sent = own;
-            cx.mark("inputs.proof_sent");
+            cx.mark("streams.proof_sent");
             for peer in replica.peers() {
                 replica.send(cx, peer, Message::ProofOfAvailability { head: own });
             }
@@ -220,7 +220,7 @@ impl<H: Host> Streams<H> {
     pub(super) fn on_proof(&mut self, cx: &mut Cx<'_, H>, from: NodeId, head: Bid) {
         self.note_durable(from, from, head);
         if self.logs[from.index()].received < head {
-            cx.mark("inputs.proof_before_batch");
+            cx.mark("streams.proof_before_batch");
         }
         let available = &mut self.available[from.index()];
         *available = head.max(*available);

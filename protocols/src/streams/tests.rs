@@ -58,7 +58,7 @@ fn a_batch_is_taken_once_also_when_it_is_collected_or_after_a_gap() {
     log.collect(Bid(2));
     let refused = |bid| log.refuses(&Numbered { source: 1, bid }, LEN as usize);
     for bid in [1, 2, 3, 5] {
-        assert_eq!(refused(bid), Some("inputs.batch_again"), "batch {bid}");
+        assert_eq!(refused(bid), Some("streams.batch_again"), "batch {bid}");
     }
     for bid in [4, 6] {
         assert_eq!(refused(bid), None, "batch {bid}");

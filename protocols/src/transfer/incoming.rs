@@ -54,7 +54,7 @@ impl<H: Host> Transfer<H> {
     /// Cancels the transfer to this replica, because it needs no checkpoint any more.
     pub(crate) fn call_off(&mut self, cx: &mut Cx<'_, H>) {
         if self.incoming.take().is_some() {
-            cx.mark("inputs.checkpoint_called_off");
+            cx.mark("transfer.checkpoint_called_off");
         }
     }
 
@@ -68,7 +68,7 @@ impl<H: Host> Transfer<H> {
         ahead: &[NodeId],
     ) {
         if self.incoming.take_if(|incoming| incoming.is_too_old(least)).is_some() {
-            cx.mark("inputs.checkpoint_outrun");
+            cx.mark("transfer.checkpoint_outrun");
         }
         if let Some(incoming) = &self.incoming {
             let doublings = self.stalls.min(STALL_DOUBLINGS_MAX);
@@ -91,12 +91,12 @@ impl<H: Host> Transfer<H> {
         };
         if let Some(incoming) = self.incoming.take() {
             self.stalls += u32::from(replica.is_up[incoming.from.index()]);
-            cx.mark("inputs.checkpoint_stalled");
+            cx.mark("transfer.checkpoint_stalled");
         }
         self.count += 1;
         let transfer = replica.next_token();
         self.incoming = Some(Incoming::new(transfer, from, cx.now.at));
-        cx.mark("inputs.checkpoint_requested");
+        cx.mark("transfer.checkpoint_requested");
         replica.send(cx, from, Message::CheckpointRequest { transfer, index: 0 });
     }
 
@@ -133,7 +133,7 @@ impl<H: Host> Transfer<H> {
         let is_expected =
             from == incoming.from && transfer == incoming.transfer && index == incoming.next_index;
         if !is_expected {
-            cx.mark("inputs.unexpected_chunk");
+            cx.mark("transfer.unexpected_chunk");
             return None;
         }
         let is_short = is_last && index == 0;
@@ -141,7 +141,7 @@ impl<H: Host> Transfer<H> {
         let is_short = is_short || is_last && incoming.handed_on.len() < incoming.handed_on_len;
         if is_short || taken.is_err() {
             self.incoming = None;
-            cx.mark("inputs.malformed_chunk");
+            cx.mark("transfer.malformed_chunk");
             return None;
         }
         incoming.last_progress = cx.now.at;

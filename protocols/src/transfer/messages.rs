@@ -48,7 +48,7 @@ messages! {
             transfer: u64 as Number,
             /// The first chunk that the sender needs; 0 starts a new transfer.
             index: u64 as Number,
-        } control "message_other", malformed "inputs.malformed_checkpoint_request";
+        } control "message_other", malformed "transfer.malformed_checkpoint_request";
         /// A chunk of a checkpoint, in reply to a [`Message::CheckpointRequest`]. The receiver
         /// acknowledges it, and installs the checkpoint after the last one.
         11 => CheckpointChunk {
@@ -59,7 +59,7 @@ messages! {
             /// Chunk 0: version, log heads, configuration. Then the protocol's state, and then
             /// rows.
             payload: Bytes,
-        } bulk "message_other", malformed "inputs.malformed_chunk";
+        } bulk "message_other", malformed "transfer.malformed_chunk";
         /// Minerva §4: acknowledges a chunk of a checkpoint. The receiver of the checkpoint sends
         /// it for each chunk that it has received in order, and gets another one.
         12 => CheckpointAck {
@@ -67,13 +67,13 @@ messages! {
             transfer: u64 as Number,
             /// The number of the chunk.
             index: u64 as Number,
-        } control "message_other", malformed "inputs.malformed_checkpoint_ack";
+        } control "message_other", malformed "transfer.malformed_checkpoint_ack";
         /// Minerva §4: the reply to a [`Message::CheckpointRequest`] for the rest of a transfer
         /// that the sender no longer retains. The receiver starts a new transfer.
         16 => CheckpointGone {
             /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,
-        } control "message_other", malformed "inputs.malformed_checkpoint_gone";
+        } control "message_other", malformed "transfer.malformed_checkpoint_gone";
     }
     kinds &["message_other"];
 }

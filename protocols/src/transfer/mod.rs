@@ -27,6 +27,7 @@
 //! beside the rows (`Configuration`), and moves to the version of a checkpoint that has arrived.
 
 mod incoming;
+pub(crate) mod marks;
 pub(crate) mod messages;
 mod outgoing;
 

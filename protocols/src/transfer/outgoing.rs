@@ -80,11 +80,11 @@ impl<H: Host> Transfer<H> {
         let outgoing = self.outgoing.get_mut(&from);
         let known = outgoing.filter(|outgoing| outgoing.transfer == transfer);
         match known.map(|outgoing| outgoing.rewind(index)) {
-            Some(true) => cx.mark("inputs.checkpoint_resumed"),
+            Some(true) => cx.mark("transfer.checkpoint_resumed"),
             None if index == 0 => return Some(Event::Asked { from, transfer }),
             Some(false) | None => {
                 self.outgoing.remove(&from);
-                cx.mark("inputs.checkpoint_forgotten");
+                cx.mark("transfer.checkpoint_forgotten");
                 replica.send(cx, from, Message::CheckpointGone { transfer });
                 return None;
             }

@@ -94,7 +94,7 @@ fn own_batches_that_come_in_two_lives_are_in_flight_in_their_order() {
     cluster.replace(away);
     cluster.run_for(3_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
-    assert!(cluster.mark(away, "inputs.own_batch_fetched") > 0);
+    assert!(cluster.mark(away, "streams.own_batch_fetched") > 0);
     cluster.crash(away);
     cluster.nodes[away].writes_checkpoints = true;
     // After reading its log, this one has all of them again.

@@ -127,7 +127,8 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
     // Two dependent transactions that read the key outweigh the one that writes it.
     cluster.call(1, "get a; put p 1");
     cluster.call(1, "get p; put q 1");
-    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes, timeline: 0 }));
+    let certified =
+        cluster.commit(0, Program::Certified(Certified { reads, writes, ..Certified::default() }));
     cluster.batch(0);
     cluster.batch(1);
     let reader = cluster.call(0, "get a; add x 10");
@@ -152,7 +153,11 @@ fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
     let reads = ReadSet { points: vec![read], ranges: Vec::new() };
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"mine")) }];
     let certified = || {
-        Program::Certified(Certified { reads: reads.clone(), writes: writes.clone(), timeline: 0 })
+        Program::Certified(Certified {
+            reads: reads.clone(),
+            writes: writes.clone(),
+            ..Certified::default()
+        })
     };
     let winner = cluster.call(0, "put x 1");
     let loser = cluster.commit(1, certified());

@@ -144,11 +144,11 @@ fn record() -> impl Strategy<Value = (Program, ExecutionMode)> {
             0 => (call, ExecutionMode::Executed { reads, writes }),
             1 => (call, ExecutionMode::Ordered { footprint: None }),
             2 => (
-                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                Program::Certified(Certified { reads, writes, ..Certified::default() }),
                 ExecutionMode::Certified,
             ),
             _ => (
-                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                Program::Certified(Certified { reads, writes, ..Certified::default() }),
                 ExecutionMode::CertifiedInOrder,
             ),
         }
@@ -276,5 +276,5 @@ fn a_batch_far_ahead_is_not_kept() {
     };
     assert!(held(&mut cluster, 1 + (1 << 16)));
     assert!(!held(&mut cluster, 2 + (1 << 16)));
-    assert_eq!(cluster.mark(0, "inputs.batch_far_ahead"), 1);
+    assert_eq!(cluster.mark(0, "streams.batch_far_ahead"), 1);
 }

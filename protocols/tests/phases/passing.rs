@@ -57,7 +57,7 @@ fn assert_is_back(cluster: &mut Cluster, away: usize, requests: u64) {
     cluster.run_for(2_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
     assert_eq!(cluster.everywhere("key89"), "value-of-some-length");
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), requests);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), requests);
 }
 
 /// Story: each run numbered its transfers from 1. A peer with a long inbox answered the requests of
@@ -109,8 +109,8 @@ fn nothing_is_thrown_away_while_nobody_else_could_send_it() {
     disconnect_for(&mut cluster, (away, peer), 15_000);
     cluster.run_for(2_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 1);
-    assert_eq!(cluster.mark(peer, "inputs.checkpoint_resumed"), 1);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), 1);
+    assert_eq!(cluster.mark(peer, "transfer.checkpoint_resumed"), 1);
 }
 
 /// Story: the duration of a connection loss was counted from the last chunk on.
@@ -121,7 +121,7 @@ fn a_short_loss_of_a_slow_connection_is_a_short_loss() {
     cluster.run_for(40_000);
     disconnect_for(&mut cluster, (away, peer), 1_000);
     assert_is_back(&mut cluster, away, 1);
-    assert_eq!(cluster.mark(peer, "inputs.checkpoint_resumed"), 1);
+    assert_eq!(cluster.mark(peer, "transfer.checkpoint_resumed"), 1);
 }
 
 /// Story: chunk 0 is always small. It reset the patience that the later chunks had increased.
@@ -130,7 +130,7 @@ fn a_link_on_which_every_part_is_slow_is_waited_for_longer_each_time() {
     let (mut cluster, away, _) = behind_by_many_parts();
     let_pass_before(&mut cluster, 1);
     cluster.run_for(400_000);
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_stalled"), 2);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_stalled"), 2);
 }
 
 /// Cuts a node off while the others commit `writes` transactions, and connects it again.
@@ -212,7 +212,7 @@ fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
         cluster.release();
         let_pass_before(&mut cluster, 0);
     }
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 1);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), 1);
 }
 
 /// The applied and durable epochs in a node's last progress report.

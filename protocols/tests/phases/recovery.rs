@@ -190,13 +190,13 @@ fn a_first_start_waits_for_enough_peers_and_then_goes_at_once() {
         (0..late).for_each(|id| cluster.start(id));
         cluster.run_for(3_000);
         for id in 0..late {
-            assert_eq!(cluster.mark(id, "inputs.ready"), 0, "{late} of {nodes} do not suffice");
+            assert_eq!(cluster.mark(id, "presence.ready"), 0, "{late} of {nodes} do not suffice");
             assert_eq!(cluster.nodes[id].log.iter().filter(|(_, r)| r[0] != 4).count(), 0);
         }
         cluster.start(late);
         cluster.settle();
         for id in 0..=late {
-            assert_eq!(cluster.mark(id, "inputs.ready"), 1, "without waiting");
+            assert_eq!(cluster.mark(id, "presence.ready"), 1, "without waiting");
         }
         cluster.run_for(1_000);
         let ticket = cluster.call(0, "put x 1");

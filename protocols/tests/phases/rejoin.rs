@@ -159,7 +159,7 @@ fn of_five_two_may_forget_at_once() {
     }
     cluster.run_for(5_000);
     for lost in [0, 3] {
-        assert!(cluster.mark(lost, "inputs.peer_forgot_too") > 0);
+        assert!(cluster.mark(lost, "presence.peer_forgot_too") > 0);
         assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
         add(&mut cluster, lost);
     }
@@ -188,12 +188,12 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
         cluster.call(lost, value);
         cluster.batch(lost);
     }
-    assert_eq!(cluster.mark(near, "inputs.batch_after_gap"), 1);
+    assert_eq!(cluster.mark(near, "streams.batch_after_gap"), 1);
     cluster.crash(lost);
     cluster.heal();
     cluster.replace(lost);
     cluster.run_for(2_000);
-    assert_eq!(cluster.mark(near, "inputs.orphans_dropped"), 1);
+    assert_eq!(cluster.mark(near, "streams.orphans_dropped"), 1);
     assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
     for _ in 0..3 {
         cluster.call(lost, "add x 1000");
@@ -229,7 +229,7 @@ fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
     cluster.heal();
     cluster.replace(lost);
     cluster.run_for(1_000);
-    assert_eq!(cluster.mark(lost, "inputs.own_batch_fetched"), 3);
+    assert_eq!(cluster.mark(lost, "streams.own_batch_fetched"), 3);
     cluster.call(lost, "add x 1");
     cluster.epoch();
     cluster.run_for(1_000);
@@ -275,7 +275,7 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     for (from, _, message) in answers {
         cluster.step(1, Input::Message { from, message });
     }
-    assert_eq!(cluster.mark(1, "inputs.recollection_late"), 2);
+    assert_eq!(cluster.mark(1, "presence.recollection_late"), 2);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
     cluster.heal();
     cluster.run_for(2_000);
@@ -351,12 +351,12 @@ fn what_is_no_answer_is_refused() {
     }
     let nobody = message!(RejoinReply { nonce, log_identity: 0, known: Default::default() });
     cluster.step(1, Input::Message { from: NodeId(0), message: nobody });
-    assert_eq!(cluster.mark(1, "inputs.malformed_recollection"), 3);
+    assert_eq!(cluster.mark(1, "presence.malformed_recollection"), 3);
     cluster.step(
         0,
         Input::Message { from: NodeId(1), message: message!(Rejoin { nonce, log_identity: 0 }) },
     );
-    assert_eq!(cluster.mark(0, "inputs.malformed_rejoin"), 1);
+    assert_eq!(cluster.mark(0, "presence.malformed_rejoin"), 1);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
 
@@ -448,7 +448,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     });
     cluster.replace(back);
     cluster.run_for(1_000);
-    assert_eq!(cluster.mark(back, "inputs.rejoin_knows"), 1);
+    assert_eq!(cluster.mark(back, "presence.rejoin_knows"), 1);
     assert_eq!(cluster.mark(back, "inputs.rejoined"), 0);
     // Only the first node receives a batch of the second, and the second is lost.
     cluster.rule = Box::new(move |from, to, message| match message {
@@ -467,7 +467,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     });
     cluster.replace(lost);
     cluster.run_for(2_000);
-    assert!(cluster.mark(lost, "inputs.peer_forgot_too") > 0);
+    assert!(cluster.mark(lost, "presence.peer_forgot_too") > 0);
     cluster.rule = Box::new(|_, _, _| Fate::Deliver);
     cluster.reconnect(back, lost);
     cluster.run_for(5_000);
@@ -591,7 +591,7 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     });
     cluster.replace(1);
     cluster.run_for(30);
-    assert_eq!(cluster.mark(1, "inputs.rejoin_knows"), 1);
+    assert_eq!(cluster.mark(1, "presence.rejoin_knows"), 1);
     cluster.heal();
     cluster.run_for(1_000);
     assert!(cluster.mark(1, "inputs.greeting_late") > 0);

@@ -134,7 +134,7 @@ fn a_proof_of_availability_covers_a_prefix_without_gaps() {
     });
     batches(&mut cluster, 0, 5);
     assert_eq!(proof_of(&cluster, 0), Some(2));
-    assert!(cluster.mark(1, "inputs.batch_after_gap") > 0);
+    assert!(cluster.mark(1, "streams.batch_after_gap") > 0);
     cluster.heal();
     assert_eq!(proof_of(&cluster, 0), Some(5));
 }
@@ -200,9 +200,9 @@ fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
     cluster.epoch();
     cluster.crash(source);
     let mut asked_in = |ms| {
-        let before = cluster.mark(idle, "inputs.fetch");
+        let before = cluster.mark(idle, "streams.fetch");
         cluster.run_for(ms);
-        cluster.mark(idle, "inputs.fetch") - before
+        cluster.mark(idle, "streams.fetch") - before
     };
     let (first, second, third) = (asked_in(500), asked_in(500), asked_in(4_000));
     assert!(first > second && second > 0, "{first}, then {second}");
@@ -229,7 +229,7 @@ fn a_batch_that_is_on_its_way_from_its_source_is_not_asked_for() {
     });
     cluster.call(source, "put x 2");
     cluster.epoch();
-    let asked = |cluster: &Cluster| cluster.mark(idle, "inputs.fetch");
+    let asked = |cluster: &Cluster| cluster.mark(idle, "streams.fetch");
     cluster.run_for(90);
     assert_eq!(asked(&cluster), 0, "the source sent a batch a moment ago");
     cluster.run_for(400);
@@ -246,7 +246,7 @@ fn an_entry_of_the_own_log_is_not_taken_from_another() {
     };
     let message = message!(Batch { bytes: batch(1, 1) });
     cluster.step(0, Input::Message { from: NodeId(1), message });
-    assert_eq!(cluster.mark(0, "inputs.own_batch_from_another"), 1);
+    assert_eq!(cluster.mark(0, "streams.own_batch_from_another"), 1);
     let ticket = cluster.call(0, "put x 1");
     cluster.epoch();
     assert_eq!(cluster.result(0, ticket), "");

@@ -164,7 +164,7 @@ pub fn behind(options: Options) -> (Cluster, usize) {
     });
     cluster.start(away);
     cluster.run_for(1_000);
-    assert!(cluster.mark(away, "inputs.checkpoint_requested") > 0);
+    assert!(cluster.mark(away, "transfer.checkpoint_requested") > 0);
     (cluster, away)
 }
 
@@ -279,7 +279,7 @@ fn what_has_come_of_a_checkpoint_outlives_its_connection() {
     assert_has_installed(&mut cluster, away);
     let parts = parts(&cluster, away);
     assert!(parts.len() > 16 && parts.iter().copied().eq(5..5 + parts.len() as u64), "{parts:?}");
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 1);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), 1);
 }
 
 #[test]
@@ -290,8 +290,8 @@ fn a_peer_that_started_anew_does_not_go_on_with_a_checkpoint() {
     cluster.heal();
     cluster.start(peer);
     assert_has_installed(&mut cluster, away);
-    assert_eq!(cluster.mark(peer, "inputs.checkpoint_forgotten"), 1);
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 2);
+    assert_eq!(cluster.mark(peer, "transfer.checkpoint_forgotten"), 1);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), 2);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_peer_that_does_not_come_back_is_replaced_by_another() {
     cluster.heal();
     cluster.run_for(11_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_stalled"), 1);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_stalled"), 1);
     cluster.start(peer);
     assert_has_installed(&mut cluster, away);
 }
@@ -369,12 +369,12 @@ fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     cluster.epoch();
     cluster.fire(source, Timer::Progress);
     for peer in (0..3).filter(|peer| *peer != behind) {
-        assert_eq!(cluster.mark(behind, "inputs.checkpoint_requested"), 0);
+        assert_eq!(cluster.mark(behind, "transfer.checkpoint_requested"), 0);
         let gone = message!(Gone { source: NodeId(source as u16), first: Bid(2) });
         cluster.step(behind, Input::Message { from: NodeId(peer as u16), message: gone });
         cluster.settle();
     }
-    assert_eq!(cluster.mark(behind, "inputs.checkpoint_requested"), 1);
+    assert_eq!(cluster.mark(behind, "transfer.checkpoint_requested"), 1);
     cluster.rule = Box::new(|_, _, message| match message {
         message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
@@ -382,7 +382,7 @@ fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     cluster.release();
     cluster.run_for(1_000);
     assert_eq!(cluster.everywhere("x"), "1");
-    assert_eq!(cluster.mark(behind, "inputs.checkpoint_called_off"), 1);
+    assert_eq!(cluster.mark(behind, "transfer.checkpoint_called_off"), 1);
     cluster.heal();
     assert_eq!(cluster.counter(behind, "checkpoints_installed"), 0);
 }

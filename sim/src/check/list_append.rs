@@ -131,6 +131,16 @@ impl Observed {
     }
 }
 
+/// Removes the reads of lists that did not exist. Transactions read lists by scans, so at
+/// repeatable read a list that they did not find may have appeared before they commit.
+pub fn forget_missing_lists(observed: &mut Observed) {
+    let is_missing =
+        |op: &Op| matches!(op, Op::Read { seen: Seen::List(values), .. } if values.is_empty());
+    for txn in observed.recorded.txns.iter_mut().filter(|txn| !txn.is_final) {
+        txn.ops.retain(|op| !is_missing(op));
+    }
+}
+
 /// Checks that appends are in the order of their versions, and that a reader of a snapshot sees
 /// exactly the appends up to its version.
 ///

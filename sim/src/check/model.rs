@@ -14,6 +14,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pangea_core::guarantee::Guarantee;
+
 use super::graph::Kind;
 
 /// A consistency model that a history is checked against.
@@ -72,6 +74,17 @@ impl Model {
         Self::RepeatableRead,
         Self::ReadCommitted,
     ];
+
+    /// The model that a guarantee promises.
+    pub fn of(guarantee: Guarantee) -> Self {
+        match guarantee {
+            Guarantee::ReadCommitted => Self::ReadCommitted,
+            Guarantee::RepeatableRead => Self::RepeatableRead,
+            Guarantee::SnapshotIsolation => Self::SnapshotIsolation,
+            Guarantee::Serializable => Self::Serializable,
+            Guarantee::StrictSerializable => Self::StrictSerializable,
+        }
+    }
 
     /// The model's name on the command line.
     pub const fn name(self) -> &'static str {

@@ -222,6 +222,7 @@ mod tests {
     use super::*;
     use crate::history::{CallKind, End};
     use pangea_core::codec::Writer;
+    use pangea_core::guarantee::Isolation;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
     use pangea_core::workload::model::Model;
@@ -264,7 +265,8 @@ mod tests {
     fn found(operations: Vec<Operation>, end: &Model) -> Result<(), (&'static str, String)> {
         let history = History { operations };
         let observed = observe(&registers(), &history, Some(end), RealTime::Writes);
-        let checked = observed.and_then(|observed| super::super::hold(&observed, "test").1);
+        let checked = observed
+            .and_then(|observed| super::super::hold(&observed, Isolation::Serializable, "test").1);
         checked.map_err(|violation| (violation.anomaly, violation.story))
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use pangea_core::exec::{Overlay, optimistic};
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Input, Protocol, Request, Submission};
 use pangea_core::store::Pin;
@@ -216,7 +217,15 @@ impl<P: Protocol> World<P> {
 
     fn submit(&mut self, op: OpId) {
         let program = self.program(op);
-        self.submit_request(op, Request::serializable(program));
+        self.submit_request(op, Request::Commit(program, self.level()));
+    }
+
+    /// The level of the clients' transactions: the weakest that the protocol offers and that is as
+    /// strong as the one they ask for.
+    pub(super) fn level(&self) -> Isolation {
+        let offered = P::isolations(&self.options);
+        let granted = offered.granted(self.settings.isolation);
+        granted.expect("the settings are of this protocol")
     }
 
     fn submit_request(&mut self, op: OpId, request: Request) {
@@ -300,8 +309,8 @@ impl<P: Protocol> World<P> {
         let life = self.nodes[self.history[op].node.index()].life;
         match run.result {
             Ok(result) => {
-                let timeline = pin.timeline();
-                let certified = Certified { reads: run.reads, writes: run.writes, timeline };
+                let (at, timeline) = (pin.version(), pin.timeline());
+                let certified = Certified { reads: run.reads, writes: run.writes, at, timeline };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
@@ -342,7 +351,8 @@ impl<P: Protocol> World<P> {
             return;
         }
         let certified = self.clients.prepared[&op].certified.clone();
-        self.submit_request(op, Request::serializable(Program::Certified(certified)));
+        let program = Program::Certified(certified);
+        self.submit_request(op, Request::Commit(program, self.level()));
     }
 
     /// Checks that a pinned snapshot is unchanged, despite later writes and garbage collection.

@@ -65,14 +65,7 @@ use upgrade::Upgrade;
 const EVENTS_MAX: u64 = 50_000_000;
 
 /// Marks of replicas that need help, which none does without a fault.
-const OF_TROUBLE: [&str; 2] = ["inputs.checkpoint_requested", "inputs.frozen_together"];
-
-/// YCSB in simulation: few rows, so that clients conflict.
-const YCSB_ROWS: u64 = 200;
-/// A few counters and customers that most clients access.
-const HOT: u32 = 10;
-const CUSTOMERS: u32 = 100;
-const YCSB_VALUE_LEN: u32 = 20;
+const OF_TROUBLE: [&str; 2] = ["transfer.checkpoint_requested", "inputs.frozen_together"];
 
 /// An event in virtual time.
 enum Event<P: Protocol> {
@@ -157,20 +150,7 @@ impl<P: Protocol> World<P> {
     /// # Errors
     /// If the settings or options are invalid.
     pub fn new(settings: &Settings, options: &P::Options) -> Result<Self, String> {
-        let sizes = workload::Settings {
-            seed: settings.seed,
-            lists: settings.lists,
-            accounts: settings.accounts,
-            warehouses: settings.nodes as u32,
-            scale: workload::tpcc::Scale::TINY,
-            rows: YCSB_ROWS,
-            value_len: YCSB_VALUE_LEN,
-            hot: HOT,
-            customers: CUSTOMERS,
-            ..workload::Settings::default()
-        };
-        let named = Workload::named(&settings.workload, &sizes);
-        let workload = named.map_err(|error| error.to_string())?;
+        let workload = settings.workload().map_err(|error| error.to_string())?;
         let seed = settings.seed;
         let mut topology = drawn_topology(settings);
         if settings.shards > 1 {
@@ -178,6 +158,10 @@ impl<P: Protocol> World<P> {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
             topology = topology.divided(workload.partitions(settings.shards));
+        }
+        if P::isolations(options).granted(settings.isolation).is_none() {
+            let (name, level) = (P::NAME, settings.isolation);
+            return Err(format!("protocol {name:?} does not offer {level} with these settings"));
         }
         P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
@@ -271,9 +255,9 @@ impl<P: Protocol> World<P> {
             stores.iter().map(|store| workload::Snapshot::new(store, at)).collect();
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
-        let real_time = self.settings.real_time;
+        let promised = (self.level(), self.settings.real_time);
         let kept = self.master_terms.surviving_history(&self.history);
-        let checked = check::history(&self.workload, &kept, &rows, real_time);
+        let checked = check::history(&self.workload, &kept, &rows, promised);
         let sound = self.check_end(&kept, &rows);
         self.recorded = checked.recorded;
         self.counts.undecided += u64::from(checked.is_open);

@@ -121,8 +121,9 @@ impl LocalContext {
         }
         let write = |((table, key), value)| Write { table, key, value };
         let writes = Arc::unwrap_or_clone(self.writes);
-        let (reads, timeline) = (self.reads, self.pin.timeline());
-        Some(Certified { reads, writes: writes.into_iter().map(write).collect(), timeline })
+        let writes = writes.into_iter().map(write).collect();
+        let (at, timeline) = (self.pin.version(), self.pin.timeline());
+        Some(Certified { reads: self.reads, writes, at, timeline })
     }
 
     fn record(&mut self, count: usize) -> Result<(), Stop> {

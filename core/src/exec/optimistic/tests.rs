@@ -113,7 +113,7 @@ fn a_certified_transaction_is_checked_against_snapshot_and_overlay() {
     let store = three_rows();
     let mut overlay = Overlay::new();
     let first = run_ops(&[Op::Get(1, 1), scan(2, 9, 9), Op::Put(1, 7, 7)], &store, &overlay);
-    let certified = Certified { reads: first.reads, writes: first.writes, timeline: 0 };
+    let certified = Certified { reads: first.reads, writes: first.writes, ..Certified::default() };
     let check = |overlay: &Overlay| {
         let program = Program::Certified(certified.clone());
         run(&registry(), &program, &store, AT, overlay).result.map_err(|abort| abort.detail)
@@ -132,7 +132,8 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
     let mut overlay = Overlay::new();
     overlay.insert(txn(3), &[write(1, Some(77))]);
     let read = run_ops(&[Op::Get(1, 1)], &store, &overlay);
-    let program = Program::Certified(Certified { reads: read.reads, writes: vec![], timeline: 0 });
+    let program =
+        Program::Certified(Certified { reads: read.reads, writes: vec![], ..Certified::default() });
     let commit_as = |writer| {
         let store = three_rows();
         let version = Version {
@@ -153,7 +154,7 @@ fn a_certified_transaction_in_a_group_loses_to_one_before_it_and_makes_one_after
     let read_and_write = run_ops(&[scan(0, 9, 9), Op::Put(1, 8, 8)], &store, &Overlay::new());
     let certified = || {
         let (reads, writes) = (read_and_write.reads.clone(), read_and_write.writes.clone());
-        Program::Certified(Certified { reads, writes, timeline: 0 })
+        Program::Certified(Certified { reads, writes, ..Certified::default() })
     };
     let mut programs: Vec<_> = (0..30).map(|k| program(&[Op::Put(1, 20 + k, 1)])).collect();
     programs.extend([certified(), certified(), program(&[Op::Get(1, 8)])]);

@@ -233,7 +233,7 @@ proptest! {
                 }
                 Known::Certified => {
                     let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                    (Program::Certified(Certified { reads, writes, timeline: 0 }), None)
+                    (Program::Certified(Certified { reads, writes, ..Certified::default() }), None)
                 }
             })
             .collect();

@@ -23,7 +23,7 @@ fn write(node: &Node) -> Vec<Submission> {
     let mut keys = (0u8..=255).map(|byte| Key::from(&[byte; 8][..]));
     let key = keys.find(|key| partitions.shard_of(TABLE, key) == Some(ShardId(0))).unwrap();
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"v")) }];
-    let certified = Certified { reads: ReadSet::default(), writes, timeline: 0 };
+    let certified = Certified { reads: ReadSet::default(), writes, ..Certified::default() };
     let request = Request::serializable(Program::Certified(certified));
     vec![Submission { ticket: Ticket(node.now_us), request }]
 }

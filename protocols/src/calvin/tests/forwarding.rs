@@ -521,7 +521,7 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
         let seen = ReadVersion::At(at);
         let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
         let reads = ReadSet { points, ranges: Vec::new() };
-        let certified = Certified { reads, writes: Vec::new(), timeline: 0 };
+        let certified = Certified { reads, writes: Vec::new(), ..Certified::default() };
         Submission {
             ticket: Ticket(9),
             request: Request::serializable(Program::Certified(certified)),

@@ -369,8 +369,8 @@ fn a_node_that_is_told_nonsense_does_not_panic() {
         "calvin.slice_after_gap",
         "calvin.slice_of_another",
         "calvin.warm_too_late",
-        "inputs.batch_out_of_sequence",
-        "inputs.malformed_fetch",
+        "streams.batch_out_of_sequence",
+        "streams.malformed_fetch",
     ] {
         assert!(marks.contains(mark), "{mark} of {marks:?}");
     }

@@ -23,8 +23,11 @@ fn certified(node: &Node, reads: Option<u16>, writes: u16) -> Submission {
     let reads = ReadSet { points: reads.map(point).into_iter().collect(), ranges: Vec::new() };
     let value = Some(Value::copy_from(b"v"));
     let writes = vec![Write { table: TABLE, key: key_on(writes), value }];
-    let request =
-        Request::serializable(Program::Certified(Certified { reads, writes, timeline: 0 }));
+    let request = Request::serializable(Program::Certified(Certified {
+        reads,
+        writes,
+        ..Certified::default()
+    }));
     Submission { ticket: Ticket(7), request }
 }
 

@@ -37,7 +37,7 @@ fn only_the_greetings_of_a_stranger_are_handled() {
     let known = |node: &Node| node.calvin.state.inputs.collection.applied[PEER.index()];
     meet(&mut node, 5);
     assert!(node.calvin.status().strangers.is_empty());
-    assert!(meet(&mut node, 6).contains(&"inputs.stranger"));
+    assert!(meet(&mut node, 6).contains(&"presence.stranger"));
     assert_eq!(node.calvin.status().strangers, [PEER]);
     assert_eq!(hear(&mut node, progress()), ["inputs.stranger_ignored"]);
     assert_eq!(known(&node), SnapshotVersion::ZERO);

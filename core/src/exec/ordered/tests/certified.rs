@@ -20,7 +20,7 @@ fn range(rows: &[(u8, ReadVersion)]) -> ReadSet {
 
 fn certified(reads: ReadSet) -> (Program, Option<Footprint>) {
     let write = Write { table: TableId(1), key: key(9), value: Some(value(99)) };
-    (Program::Certified(Certified { reads, writes: vec![write], timeline: 0 }), None)
+    (Program::Certified(Certified { reads, writes: vec![write], ..Certified::default() }), None)
 }
 
 /// Certifies these reads after another job. Returns the DETAIL of the abort, or `None` on success.
@@ -98,7 +98,7 @@ fn a_local_write_is_current_when_its_transaction_committed_as_it_was_executed() 
     let first = Program::Certified(Certified {
         reads: ReadSet::default(),
         writes: vec![first],
-        timeline: 0,
+        ..Certified::default()
     });
     let work = [(first, None), certified(point(5, ReadVersion::Local(txn(0))))];
     let (finished, _) = execute_everywhere(&rows, &work);

@@ -185,7 +185,7 @@ fn work_of(
             Known::FirstRun => (program(ops), Some(Footprint::of_run(&run.reads, &run.writes))),
             Known::Certified => {
                 let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                (Program::Certified(Certified { reads, writes, timeline: 0 }), None)
+                (Program::Certified(Certified { reads, writes, ..Certified::default() }), None)
             }
         };
         Work { version, program, footprint, home }
@@ -327,7 +327,8 @@ fn commits_after_ranges(rows: &Rows) -> bool {
     };
     let reads = ReadSet { points: Vec::new(), ranges: vec![range(0), range(1)] };
     let write = Write { table: TableId(0), key: key(9), value: None };
-    let program = Program::Certified(Certified { reads, writes: vec![write], timeline: 0 });
+    let program =
+        Program::Certified(Certified { reads, writes: vec![write], ..Certified::default() });
     let work = [Work { version: AT, program, footprint: None, home: ShardId(0) }];
     let mut shards = Shards::new(partitions, rows, Limits { part: usize::MAX, result: 99 });
     shards.run(&work, &Sequential, &mut fastrand::Rng::with_seed(1));

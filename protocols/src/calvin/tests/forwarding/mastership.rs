@@ -31,7 +31,7 @@ fn certified(at: SnapshotVersion, timeline: u64) -> Submission {
     let seen = ReadVersion::At(at);
     let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
     let reads = ReadSet { points, ranges: Vec::new() };
-    let certified = Certified { reads, writes: Vec::new(), timeline };
+    let certified = Certified { reads, timeline, ..Certified::default() };
     Submission { ticket: Ticket(9), request: Request::serializable(Program::Certified(certified)) }
 }
 

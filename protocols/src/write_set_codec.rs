@@ -33,7 +33,7 @@ const LEN_MIN: usize = 64;
 const NEAR: usize = 256;
 
 /// Appends the writes of a call with these arguments to `out`.
-pub(super) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
     out.put_varint(writes.len() as u64);
     let mut from = 0;
     for write in writes {
@@ -56,7 +56,7 @@ pub(super) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Returns an error if the bytes are malformed.
-pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
+pub(crate) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
     let count = from.count("write set")?;
     // Only as much as a short program needs is reserved, because a count may be anything.
     let mut writes = Vec::with_capacity(count.min(RESERVED_MAX));

@@ -1,0 +1,25 @@
+//! Coverage marks of presence.
+
+use pangea_core::protocol::Mark;
+
+use crate::marks::{LOST_LOG, NONSENSE, mark};
+
+/// All marks of this component.
+pub(crate) const ALL: &[Mark] = &[
+    mark("presence.born", "a peer's log identity is recorded for the first time"),
+    mark("presence.ready", "a replica starts to take part"),
+    mark("presence.malformed_greeting", "a greeting is malformed").never(NONSENSE),
+    mark("presence.stranger", "a peer has another log identity than the recorded one")
+        .never(LOST_LOG),
+    mark("presence.rejoin_asks", "a replica that lost its disk queries its peers"),
+    mark("presence.malformed_rejoin", "a rejoin query is malformed").never(NONSENSE),
+    mark("presence.malformed_recollection", "an answer to a rejoin query can't be decoded")
+        .never(NONSENSE),
+    mark(
+        "presence.recollection_late",
+        "an answer to a rejoin query is a repetition, or is to an earlier query",
+    ),
+    mark("presence.peer_forgot_too", "a peer answers that it has lost its disk, too")
+        .never("simulated runs lose one disk at a time; see protocols/tests/phases"),
+    mark("presence.rejoin_knows", "all peers have answered, and enough of them have their disks"),
+];
