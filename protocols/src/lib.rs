@@ -6,15 +6,19 @@
 
 pub mod agreement;
 pub mod calvin;
+mod decisions;
 #[cfg(test)]
 mod exhaustive;
+pub mod geogauss;
 pub mod inputs;
+mod marks;
 mod messages;
 pub mod minerva;
 pub mod presence;
 mod replica;
 pub mod streams;
 pub mod transfer;
+mod write_set_codec;
 
 use std::fmt;
 

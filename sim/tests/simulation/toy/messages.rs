@@ -113,7 +113,7 @@ pub fn decode_program(from: &mut Reader<'_>) -> Result<Program, DecodeError> {
             let reads = ReadSet::decode(from)?;
             let count = from.count("writes")?;
             let writes = (0..count).map(|_| Write::decode(from)).collect::<Result<_, _>>()?;
-            Ok(Program::Certified(Certified { reads, writes, timeline: 0 }))
+            Ok(Program::Certified(Certified { reads, writes, ..Certified::default() }))
         }
         _ => Err(DecodeError::new("program")),
     }

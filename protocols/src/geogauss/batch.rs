@@ -1,0 +1,326 @@
+//! Transactions in a batch, and the encoding of a batch (§5.1, mini-batches).
+//!
+//! A batch is a part of one epoch of its source. The last one of an epoch says so: the paper's EOF.
+//! It is encoded once, and the same bytes are logged and sent everywhere.
+//!
+//! ```text
+//!   +--------+-----+-------+----+----------------+-------+----------+----------+--
+//!   | source | bid | epoch | is | first sequence | count | record 0 | record 1 | ..
+//!   | u16    | u64 | u64   |last| u64            | var   |          |          |
+//!   +--------+-----+-------+----+----------------+-------+----------+----------+--
+//!   record: work u8, attempt u8, epochs since its start var, offset in the epoch var, then for
+//!     0 writes     epochs since its base var, read set, count var, writes
+//!     1 in order   procedure u32, args, has footprint u8, [footprint]
+//!   write: table << 2 | is checked << 1 | has value var, key, [value]
+//! ```
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
+use pangea_core::txn::{Footprint, Program, ReadSet, ReadVersion, Write};
+use pangea_core::value::Value;
+
+use super::isolation::{CheckedWrite, Checks};
+use super::rank::RankInputs;
+use crate::messages::NUMBER_MAX;
+use crate::streams::{self, Bid};
+
+/// A transaction in a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TxnRecord {
+    /// Its name, and the values that its rank depends on.
+    pub inputs: RankInputs,
+    /// What each replica does at its place in the order.
+    pub work: Work,
+}
+
+/// What a replica does with a transaction at its place in the order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// It ran at its source, and its writes are merged (§4.1).
+    Merge {
+        /// The epoch of the snapshot on which it ran.
+        base: SnapshotVersion,
+        /// Its writes, and what is checked.
+        checks: Checks,
+    },
+    /// Each replica runs it, after the writes of the others.
+    InOrder {
+        /// The call.
+        program: Program,
+        /// The footprint; `None` if the arguments determine it or it is too large to be sent.
+        footprint: Option<Footprint>,
+    },
+}
+
+/// A part of an epoch of one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The replica at which the transactions arrived.
+    pub source: NodeId,
+    /// The number of the batch in that replica's log.
+    pub bid: Bid,
+    /// The epoch in which its transactions commit: the paper's `cen`.
+    pub epoch: SnapshotVersion,
+    /// Whether it is the last one of the source in this epoch.
+    pub is_last: bool,
+    /// The number of the first transaction; the others follow without a gap.
+    pub first_sequence: u64,
+    /// The transactions, in the order of their numbers.
+    pub records: Vec<TxnRecord>,
+}
+
+impl TxnRecord {
+    fn encode(&self, epoch: SnapshotVersion, out: &mut Vec<u8>) {
+        let RankInputs { attempt, start, offset_us, .. } = self.inputs;
+        out.put_u8(u8::from(matches!(self.work, Work::InOrder { .. })));
+        out.put_u8(attempt);
+        out.put_varint(epoch.0 - start.0);
+        out.put_varint(offset_us.into());
+        match &self.work {
+            Work::Merge { base, checks } => {
+                out.put_varint(epoch.0 - base.0);
+                checks.reads.encode(out);
+                out.put_varint(checks.writes.len() as u64);
+                checks.writes.iter().for_each(|write| encode_write(write, out));
+            }
+            Work::InOrder { program, footprint } => {
+                let Program::Call { procedure, args } = program else {
+                    panic!("only calls run in order");
+                };
+                out.put_u32(procedure.0);
+                out.put_bytes(args);
+                out.put_u8(u8::from(footprint.is_some()));
+                footprint.iter().for_each(|footprint| footprint.encode(out));
+            }
+        }
+    }
+
+    fn decode(
+        txn: TxnId,
+        epoch: SnapshotVersion,
+        from: &mut Reader<'_>,
+        bytes: &Bytes,
+    ) -> Result<Self, DecodeError> {
+        const WHAT: &str = "transaction record";
+        let malformed = || DecodeError::new(WHAT);
+        let back = |epochs: u64| epoch.0.checked_sub(epochs).map(SnapshotVersion);
+        let (kind, attempt) = (from.u8(WHAT)?, from.u8(WHAT)?);
+        let start = back(from.varint(WHAT)?).ok_or_else(malformed)?;
+        let offset_us = u32::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
+        let inputs = RankInputs { txn, attempt, start, offset_us };
+        let work = match kind {
+            0 => {
+                let base = back(from.varint(WHAT)?).ok_or_else(malformed)?;
+                let reads = ReadSet::decode(from)?;
+                let writes = (0..from.count(WHAT)?).map(|_| decode_write(from));
+                let writes = writes.collect::<Result<_, _>>()?;
+                Work::Merge { base, checks: Checks { reads, writes } }
+            }
+            1 => {
+                let procedure = ProcedureId(from.u32(WHAT)?);
+                let args = bytes.slice_ref(from.bytes(WHAT)?);
+                let is_given = from.u8(WHAT)? == 1;
+                let footprint = is_given.then(|| Footprint::decode(from)).transpose()?;
+                Work::InOrder { program: Program::Call { procedure, args }, footprint }
+            }
+            _ => return Err(malformed()),
+        };
+        Ok(Self { inputs, work })
+    }
+}
+
+fn encode_write(it: &CheckedWrite, out: &mut Vec<u8>) {
+    let Write { table, key, value } = &it.write;
+    let flags = u64::from(it.is_checked) << 1 | u64::from(value.is_some());
+    out.put_varint(u64::from(table.0) << 2 | flags);
+    out.put_bytes(key);
+    value.iter().for_each(|value| out.put_bytes(value));
+}
+
+fn decode_write(from: &mut Reader<'_>) -> Result<CheckedWrite, DecodeError> {
+    let tagged = from.varint("write")?;
+    let table = u32::try_from(tagged >> 2).map_err(|_| DecodeError::new("table id"))?;
+    let key = Key::from(from.bytes("key")?);
+    let has_value = tagged & 1 == 1;
+    let value = has_value.then(|| from.bytes("value").map(Value::copy_from)).transpose()?;
+    let write = Write { table: TableId(table), key, value };
+    Ok(CheckedWrite { write, is_checked: tagged & 2 == 2 })
+}
+
+impl Batch {
+    /// Encodes the batch.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(64 + 128 * self.records.len());
+        out.put_u16(self.source.0);
+        out.put_u64(self.bid.0);
+        out.put_u64(self.epoch.0);
+        out.put_u8(u8::from(self.is_last));
+        out.put_u64(self.first_sequence);
+        out.put_varint(self.records.len() as u64);
+        self.records.iter().for_each(|record| record.encode(self.epoch, &mut out));
+        out.into()
+    }
+
+    /// Decodes a batch that [`Batch::encode`] wrote. Arguments remain slices of `bytes`.
+    ///
+    /// # Errors
+    /// Returns an error if the bytes are malformed.
+    pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let from = &mut Reader::new(bytes);
+        let source = NodeId(from.u16("batch source")?);
+        let bid = Bid(from.u64("batch id")?);
+        let epoch = SnapshotVersion(from.u64("batch epoch")?);
+        let is_last = match from.u8("batch end")? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::new("batch end")),
+        };
+        let first_sequence = from.u64("batch sequence")?;
+        let count = from.count("batch")?;
+        streams::check_names(source, first_sequence, count)?;
+        let name = |i| TxnId::new(source, first_sequence + i);
+        let records = (0..count as u64)
+            .map(|i| TxnRecord::decode(name(i), epoch, from, bytes))
+            .collect::<Result<_, _>>()?;
+        if !from.is_empty() {
+            return Err(DecodeError::new("batch"));
+        }
+        Ok(Self { source, bid, epoch, is_last, first_sequence, records })
+    }
+}
+
+impl streams::Batch for Batch {
+    fn source(&self) -> NodeId {
+        self.source
+    }
+
+    fn bid(&self) -> Bid {
+        self.bid
+    }
+
+    fn first_sequence(&self) -> u64 {
+        self.first_sequence
+    }
+
+    fn end_sequence(&self) -> u64 {
+        self.first_sequence + self.records.len() as u64
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        Self::decode(bytes)
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        if !(1..=NUMBER_MAX).contains(&self.epoch.0) {
+            return Err(DecodeError::new("batch epoch"));
+        }
+        match self.records.iter().all(is_sound) {
+            true => Ok(()),
+            false => Err(DecodeError::new("batch record")),
+        }
+    }
+
+    /// Nothing is added to an epoch after its end, or after a transaction of a later one.
+    fn follows(&self, before: &Self) -> bool {
+        before.epoch < self.epoch || before.epoch == self.epoch && !before.is_last
+    }
+}
+
+/// Whether a source can have created this record: it ran on a snapshot.
+fn is_sound(record: &TxnRecord) -> bool {
+    let Work::Merge { checks, .. } = &record.work else { return true };
+    let points = checks.reads.points.iter().map(|read| read.seen);
+    let ranges = checks.reads.ranges.iter();
+    let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    points.chain(rows).all(|seen| matches!(seen, ReadVersion::Absent | ReadVersion::At(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::streams::Batch as _;
+    use pangea_core::key::KeyRange;
+    use pangea_core::txn::{LockMode, PointLock, PointRead, RangeRead};
+
+    fn batch() -> Batch {
+        let (source, table) = (NodeId(2), TableId(300));
+        let key = Key::from(&b"k"[..]);
+        let seen = ReadVersion::At(SnapshotVersion(3));
+        let points = vec![PointRead { table, key: key.clone(), seen }];
+        let rows = vec![(key.clone(), seen)];
+        let ranges = vec![RangeRead { table, range: KeyRange::prefix(b"k"), rows }];
+        let write = |value: Option<&[u8]>, is_checked| {
+            let value = value.map(Value::copy_from);
+            CheckedWrite { write: Write { table, key: key.clone(), value }, is_checked }
+        };
+        let writes = vec![write(Some(b"v"), true), write(None, false), write(Some(b""), false)];
+        let checks = Checks { reads: ReadSet { points, ranges }, writes };
+        let lock = PointLock { table, key: key.clone(), mode: LockMode::Exclusive };
+        let program =
+            Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
+        let all = [
+            Work::Merge { base: SnapshotVersion(3), checks },
+            Work::Merge { base: SnapshotVersion(0), checks: Checks::default() },
+            Work::InOrder {
+                program: program.clone(),
+                footprint: Some(Footprint::new(vec![lock], vec![])),
+            },
+            Work::InOrder { program, footprint: None },
+        ];
+        let record = |(i, work)| {
+            let txn = TxnId::new(source, 40 + i as u64);
+            let start = SnapshotVersion(7 - i as u64);
+            TxnRecord { inputs: RankInputs { txn, attempt: i as u8, start, offset_us: 999 }, work }
+        };
+        Batch {
+            source,
+            bid: Bid(7),
+            epoch: SnapshotVersion(7),
+            is_last: true,
+            first_sequence: 40,
+            records: all.into_iter().enumerate().map(record).collect(),
+        }
+    }
+
+    #[test]
+    fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let bytes = batch().encode();
+        assert_eq!(Batch::decode(&bytes), Ok(batch()));
+        assert_eq!(batch().check(), Ok(()));
+        for len in 0..bytes.len() {
+            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "truncated to {len}");
+        }
+    }
+
+    #[test]
+    fn an_epoch_has_no_batch_after_its_last_one() {
+        let of = |epoch, is_last| Batch { epoch: SnapshotVersion(epoch), is_last, ..batch() };
+        assert!(of(7, true).follows(&of(7, false)) && of(8, false).follows(&of(7, true)));
+        assert!(of(8, false).follows(&of(7, false)), "a later epoch ends an earlier one");
+        assert!(!of(7, false).follows(&of(7, true)) && !of(6, true).follows(&of(7, false)));
+    }
+
+    #[test]
+    fn a_batch_that_no_source_creates_is_refused() {
+        let mut local = batch();
+        let Work::Merge { checks, .. } = &mut local.records[0].work else { unreachable!() };
+        checks.reads.points[0].seen = ReadVersion::Local(TxnId::new(NodeId(2), 1));
+        assert!(local.check().is_err(), "reads of uncommitted writes");
+        for epoch in [0, NUMBER_MAX + 1] {
+            let batch = Batch { epoch: SnapshotVersion(epoch), records: Vec::new(), ..batch() };
+            assert!(batch.check().is_err(), "epoch {epoch}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_batch_with_a_flipped_byte_never_panics(at in 0usize..300, flip in 1u8..=255) {
+            let mut bytes = batch().encode().to_vec();
+            let at = at % bytes.len();
+            bytes[at] ^= flip;
+            let _ = Batch::decode(&bytes.into());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The epoch of a moment (§3, §4.1): epochs have a fixed length in physical time.
+//!
+//! ```text
+//!   epoch   e          e+1         e+2
+//!         --|-----------|-----------|---------> the node's clock
+//!           start       start + length
+//! ```
+//!
+//! Each replica counts the epochs on its own clock, from an epoch that it has seen. Replicas follow
+//! the fastest one: when a peer reaches a later epoch, so does this replica, at once. The paper
+//! relies on synchronized clocks, so that every commit waits for the slowest. Numbers only grow and
+//! may be skipped. Nothing but the latency depends on the clock: if it jumps forward, epochs get
+//! other numbers, and if it stands still, epochs get longer until a peer or the clock goes on.
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::time::{Span, Timestamp};
+
+/// A clock of epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochClock {
+    length: Span,
+    /// An epoch, and when it began.
+    base: (SnapshotVersion, Timestamp),
+}
+
+impl EpochClock {
+    /// A clock on which `epoch` begins now.
+    pub fn new(length: Span, epoch: SnapshotVersion, now: Timestamp) -> Self {
+        assert!(length.us > 0, "epochs take time");
+        Self { length, base: (epoch, now) }
+    }
+
+    /// The epoch of this moment. Never before an epoch that the clock has been set to.
+    pub fn epoch_at(&self, now: Timestamp) -> SnapshotVersion {
+        let (epoch, start) = self.base;
+        SnapshotVersion(epoch.0 + now.since(start).us / self.length.us)
+    }
+
+    /// The start of an epoch, as far as this clock knows it: not before that of the clock itself.
+    pub fn start_of(&self, epoch: SnapshotVersion) -> Timestamp {
+        let (first, start) = self.base;
+        start + Span::from_us(self.length.us * epoch.0.saturating_sub(first.0))
+    }
+
+    /// Follows a faster clock, on which `epoch` begins now, or later than that.
+    pub fn follow(&mut self, epoch: SnapshotVersion, now: Timestamp) {
+        if epoch > self.epoch_at(now) {
+            self.base = (epoch, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LENGTH: Span = Span::from_ms(10);
+
+    fn at_ms(ms: u64) -> Timestamp {
+        Timestamp::from_us(ms * 1_000)
+    }
+
+    #[test]
+    fn epochs_have_their_length() {
+        let clock = EpochClock::new(LENGTH, SnapshotVersion(7), at_ms(100));
+        let epochs = [0, 100, 109, 110, 205].map(|ms| clock.epoch_at(at_ms(ms)).0);
+        assert_eq!(epochs, [7, 7, 7, 8, 17]);
+        assert_eq!(clock.start_of(SnapshotVersion(9)), at_ms(120));
+        assert_eq!(clock.start_of(SnapshotVersion(3)), at_ms(100));
+    }
+
+    #[test]
+    fn a_slow_clock_follows_a_fast_one_and_a_fast_one_does_not_go_back() {
+        let mut clock = EpochClock::new(LENGTH, SnapshotVersion(7), at_ms(100));
+        clock.follow(SnapshotVersion(50), at_ms(105));
+        assert_eq!(clock.epoch_at(at_ms(105)).0, 50);
+        assert_eq!(clock.epoch_at(at_ms(115)).0, 51);
+        clock.follow(SnapshotVersion(20), at_ms(115));
+        assert_eq!(clock.epoch_at(at_ms(115)).0, 51);
+    }
+
+    proptest! {
+        #[test]
+        fn epochs_never_go_back_while_the_clock_does_not(
+            steps in prop::collection::vec((0u64..30_000, prop::option::of(0u64..200)), 1..40),
+        ) {
+            let mut clock = EpochClock::new(LENGTH, SnapshotVersion(1), at_ms(0));
+            let (mut now, mut before) = (at_ms(0), SnapshotVersion(1));
+            for (us, heard) in steps {
+                now = now + Span::from_us(us);
+                let heard = heard.map(SnapshotVersion);
+                heard.into_iter().for_each(|epoch| clock.follow(epoch, now));
+                let epoch = clock.epoch_at(now);
+                prop_assert!(epoch >= before.max(heard.unwrap_or_default()));
+                prop_assert!(clock.start_of(epoch) <= now);
+                prop_assert!(clock.start_of(epoch.next()) > now);
+                before = epoch;
+            }
+        }
+    }
+}

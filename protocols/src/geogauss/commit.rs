@@ -1,0 +1,353 @@
+//! The merge of ready epochs, and the answers to clients (§4.1.1, lines 23 to 35; §4.1.3).
+//!
+//! ```text
+//!   ready epoch --> merge of the write sets --> apply --> programs in order --> publish
+//!                         |                                     |                 |
+//!                         +--> lost: tried again, or an error   |                 v
+//!                                                               +------------> answers
+//! ```
+//!
+//! Programs that run in order come after the write sets, in rank order. Each sees the epoch's rows
+//! as they are then, so it loses to nobody: its place in the order cost no round of agreement.
+
+use std::sync::Arc;
+
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Finished, Job as OrderedJob, ResultDetail};
+use pangea_core::exec::{Change, is_bulk, writes_bytes};
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::latency::Milestone;
+use pangea_core::protocol::Cx;
+use pangea_core::store::{RecordHeader, Version};
+use pangea_core::txn::{Abort, Outcome, Program, SqlState, Write};
+
+use super::GeoGauss;
+use super::batch::{Batch, TxnRecord, Work};
+use super::deletions::hash_row;
+use super::merge::{Before, Candidate, Fate, decide};
+use super::options::Options;
+use super::rank::Rank;
+use super::recovery::EpochRecord;
+use super::state::{InFlight, State};
+use crate::decisions::{Decisions, Ordered, WriteSetRef};
+use crate::replica::kind;
+use crate::streams::Heads;
+
+/// The result of a transaction of an epoch.
+enum Decision {
+    Merged,
+    Lost(Abort),
+    Ran(Finished),
+}
+
+/// The transactions of an epoch, ordered by source, batch and position.
+#[derive(Clone, Copy)]
+struct Epoch<'a> {
+    number: SnapshotVersion,
+    records: &'a [&'a TxnRecord],
+    node_count: usize,
+}
+
+impl Epoch<'_> {
+    fn rank(&self, i: usize) -> Rank {
+        Rank::new(self.records[i].inputs, self.number, self.node_count)
+    }
+}
+
+/// The hashes of deleted rows.
+#[derive(Default)]
+pub(super) struct Deleted {
+    pub rows: Vec<u64>,
+}
+
+impl Deleted {
+    /// Adds the row of a write, if it is a deletion.
+    pub(super) fn note(&mut self, write: &Write) {
+        if write.value.is_none() {
+            self.rows.push(hash_row(write.table, &write.key));
+        }
+    }
+}
+
+impl GeoGauss {
+    /// Merges the epochs that are ready, in order, and answers strict reads.
+    pub(super) fn merge_ready(&mut self, cx: &mut Cx<'_, Self>) {
+        let mut merged = 0;
+        while let Some((epoch, heads)) = self.state.next_ready() {
+            if merged >= EPOCHS_IN_STEP_MAX {
+                cx.mark("geogauss.epochs_in_steps");
+                return cx.resume();
+            }
+            self.merge_epoch(cx, epoch, heads);
+            merged += 1;
+        }
+        self.answer_fresh(cx);
+    }
+
+    fn merge_epoch(&mut self, cx: &mut Cx<'_, Self>, number: SnapshotVersion, heads: Heads) {
+        let state = &mut self.state;
+        assert!(number > state.applied.epoch, "epochs are merged in order");
+        let own_head = heads[state.me().index()];
+        state.streams.note_reached(cx, &state.replica, Milestone::Ordered, own_head);
+        state.streams.note_reached(cx, &state.replica, Milestone::Begun, own_head);
+        let batches = state.batches_upto(&heads);
+        let records: Vec<&TxnRecord> = batches.iter().flat_map(|batch| &batch.records).collect();
+        let node_count = state.replica.topology.node_count();
+        let epoch = Epoch { number, records: &records, node_count };
+        let mut decisions: Vec<Option<Decision>> = records.iter().map(|_| None).collect();
+        let mut deleted = Deleted::default();
+        state.merge_write_sets(cx, epoch, &mut decisions, &mut deleted);
+        state.streams.note_reached(cx, &state.replica, Milestone::Validated, own_head);
+        let ran = state.run_in_order(cx, epoch, &mut decisions, &mut deleted);
+        cx.begin_work();
+        state.log_epoch(cx, epoch, &heads, &decisions, ran);
+        let horizon = horizon_of(number, &state.options);
+        state.applied.deletions.note(number, deleted.rows, horizon);
+        (state.applied.epoch, state.applied.heads) = (number, heads);
+        state.counters.epochs += 1;
+        cx.mark("geogauss.epoch_merged");
+        cx.store.publish(number);
+        self.settle(cx, number, &records, decisions);
+        self.state.reclaim(cx);
+        cx.end_work(CpuStage::Settle, records.len());
+    }
+
+    /// Answers the clients of this node whose transactions were in an epoch.
+    fn settle(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        records: &[&TxnRecord],
+        decisions: Vec<Option<Decision>>,
+    ) {
+        let me = self.state.me();
+        let own = records.iter().zip(decisions).filter(|(it, _)| it.inputs.txn.node() == me);
+        for (record, decision) in own {
+            let txn = record.inputs.txn;
+            // Nobody waits for a transaction from before a restart.
+            let in_flight = self.state.execution.in_flight.pop_front_if(|it| it.txn == txn);
+            let Some(InFlight { job, result, .. }) = in_flight else { continue };
+            let outcome = match decision.expect("each transaction is decided") {
+                Decision::Lost(abort) => {
+                    self.try_again(cx, job, abort);
+                    continue;
+                }
+                Decision::Merged => Ok(result),
+                Decision::Ran(finished) => finished.outcome,
+            };
+            let outcome = match outcome {
+                Ok(result) => {
+                    self.state.counters.txns_committed += 1;
+                    Outcome::Committed { txn, version: epoch, result }
+                }
+                Err(abort) => {
+                    self.state.counters.txns_aborted += 1;
+                    Outcome::Aborted(abort)
+                }
+            };
+            cx.reply(job.ticket, outcome);
+        }
+    }
+}
+
+/// After this number of epochs a step merges no other: a replica may learn of many at once.
+const EPOCHS_IN_STEP_MAX: usize = 16;
+
+/// The maximum number of versions removed from the store at a time, so that no step takes long.
+const RECLAIM_VERSIONS_MAX: usize = 50_000;
+
+/// The approximate maximum of write sets in an epoch's record, in bytes. Programs with writes above
+/// it run again when the log is read, like bulk loads: a record has a size limit, and an epoch has
+/// none.
+const LOGGED_BYTES_MAX: usize = 64 << 20;
+
+impl State {
+    /// The batches after those that are merged, up to these heads, in the order of their sources.
+    pub(super) fn batches_upto(&self, heads: &Heads) -> Vec<Arc<Batch>> {
+        let logs = self.streams.logs.iter().zip(self.applied.heads.iter().zip(heads));
+        let logs = logs.filter(|(_, (from, upto))| from < upto);
+        logs.flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
+            .map(|(_, slot)| slot.batch.clone())
+            .collect()
+    }
+
+    /// Removes the versions from the store that no reader of the merged epoch sees.
+    fn reclaim(&self, cx: &Cx<'_, GeoGauss>) {
+        cx.store.reclaim_at_most(self.applied.epoch, RECLAIM_VERSIONS_MAX);
+    }
+
+    /// §4.1.2: merges the write sets and applies those of the transactions that commit.
+    fn merge_write_sets(
+        &mut self,
+        cx: &mut Cx<'_, GeoGauss>,
+        epoch: Epoch<'_>,
+        decisions: &mut [Option<Decision>],
+        deleted: &mut Deleted,
+    ) {
+        let records = epoch.records.iter().enumerate();
+        let (places, candidates): (Vec<usize>, Vec<Candidate<'_>>) = records
+            .filter_map(|(i, record)| {
+                let Work::Merge { base, checks } = &record.work else { return None };
+                let txn = record.inputs.txn;
+                Some((i, Candidate { txn, rank: epoch.rank(i), base: *base, checks }))
+            })
+            .unzip();
+        let version = self.applied.epoch;
+        let before = Before { store: cx.store, version, deletions: &self.applied.deletions };
+        cx.begin_work();
+        let verdict = decide(cx.pool, self.options.merge, before, &candidates);
+        cx.end_work(CpuStage::Validate, candidates.len());
+        cx.begin_work();
+        let in_order = verdict.order.iter().map(|&i| epoch.records[places[i]]);
+        apply_merged(cx, epoch.number, in_order, deleted);
+        cx.end_work(CpuStage::Apply, verdict.order.len());
+        for (place, fate) in places.into_iter().zip(verdict.fates) {
+            decisions[place] = Some(match fate {
+                Fate::Commits => Decision::Merged,
+                Fate::Lost(change) => {
+                    cx.mark("geogauss.lost");
+                    Decision::Lost(Change::into_abort(change))
+                }
+                Fate::TooOld => {
+                    cx.mark("geogauss.too_old");
+                    Decision::Lost(too_old())
+                }
+            });
+        }
+    }
+
+    /// Runs the programs of an epoch that every replica runs, in rank order. Returns their places
+    /// in the order of their effects.
+    fn run_in_order(
+        &mut self,
+        cx: &mut Cx<'_, GeoGauss>,
+        epoch: Epoch<'_>,
+        decisions: &mut [Option<Decision>],
+        deleted: &mut Deleted,
+    ) -> Vec<usize> {
+        let jobs = epoch.records.iter().enumerate();
+        let jobs = jobs.filter_map(|(i, record)| Some((i, in_order(record)?)));
+        let (mut places, mut jobs): (Vec<usize>, Vec<OrderedJob<'_>>) = jobs.unzip();
+        if jobs.is_empty() {
+            return places;
+        }
+        places.sort_unstable_by_key(|&i| epoch.rank(i));
+        jobs.clear();
+        jobs.extend(places.iter().filter_map(|&i| in_order(epoch.records[i])));
+        cx.begin_work();
+        let finished = self.execute(cx, epoch.number, &jobs);
+        cx.end_work(CpuStage::Order, jobs.len());
+        self.counters.txns_ordered += jobs.len() as u64;
+        let passes: Vec<u32> = finished.iter().map(|it| it.passes).collect();
+        for (&place, finished) in places.iter().zip(finished) {
+            finished.writes.iter().for_each(|write| deleted.note(write));
+            decisions[place] = Some(Decision::Ran(finished));
+        }
+        // Among those that ran together, one of a later pass came later.
+        let mut ran: Vec<(u32, usize)> = passes.into_iter().zip(places).collect();
+        ran.sort_by_key(|(pass, _)| *pass);
+        ran.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Runs programs at their place in the order.
+    pub(super) fn execute(
+        &self,
+        cx: &Cx<'_, GeoGauss>,
+        epoch: SnapshotVersion,
+        jobs: &[OrderedJob<'_>],
+    ) -> Vec<Finished> {
+        let header = &|job: &OrderedJob<'_>| RecordHeader::new(job.txn);
+        let (registry, detail) = (&self.registry, ResultDetail::Writes);
+        ordered::execute(cx.pool, registry, cx.store, epoch, jobs, header, detail)
+    }
+
+    /// Logs the decisions, so that a restart does not have to find them again. `ran` are the places
+    /// of the programs that ran in order.
+    fn log_epoch(
+        &mut self,
+        cx: &mut Cx<'_, GeoGauss>,
+        epoch: Epoch<'_>,
+        heads: &Heads,
+        decisions: &[Option<Decision>],
+        ran: Vec<usize>,
+    ) {
+        let is_merged = |it: &Option<Decision>| matches!(it, Some(Decision::Merged));
+        let mut room = LOGGED_BYTES_MAX;
+        let logged = |entry: usize| {
+            let Some(Decision::Ran(Finished { writes, .. })) = &decisions[entry] else {
+                return None;
+            };
+            if writes.is_empty() {
+                return None;
+            }
+            let record = epoch.records[entry];
+            let bytes = writes_bytes(writes);
+            let is_kept = !self.is_bulk(record) && bytes <= room;
+            room -= if is_kept { bytes } else { 0 };
+            let writes = WriteSetRef::Here { writes, args: args_of(record) };
+            Some(Ordered { entry, writes: is_kept.then_some(writes) })
+        };
+        let ordered = ran.into_iter().filter_map(logged).collect();
+        let is_valid = decisions.iter().map(is_merged).collect();
+        let decisions = Decisions { is_valid, ordered };
+        let record = EpochRecord { epoch: epoch.number, heads: heads.clone(), decisions }.encode();
+        self.replica.persist(cx, &kind::EPOCH, record);
+    }
+
+    fn is_bulk(&self, record: &TxnRecord) -> bool {
+        match &record.work {
+            Work::InOrder { program: Program::Call { procedure, args }, .. } => {
+                is_bulk(&self.registry, *procedure, args)
+            }
+            Work::InOrder { .. } | Work::Merge { .. } => false,
+        }
+    }
+}
+
+/// Applies the writes of transactions that are merged, in rank order: of two writes of a row the
+/// later one wins.
+pub(super) fn apply_merged<'a>(
+    cx: &Cx<'_, GeoGauss>,
+    epoch: SnapshotVersion,
+    in_order: impl Iterator<Item = &'a TxnRecord>,
+    deleted: &mut Deleted,
+) {
+    let mut writes = Vec::new();
+    for record in in_order {
+        let Work::Merge { checks, .. } = &record.work else { panic!("the others run in order") };
+        let header = RecordHeader::new(record.inputs.txn);
+        for it in &checks.writes {
+            deleted.note(&it.write);
+            let version = Version { version: epoch, header, value: it.write.value.clone() };
+            writes.push((it.write.table, it.write.key.clone(), version));
+        }
+    }
+    cx.store.apply_batch(cx.pool, epoch, writes);
+}
+
+/// The transaction as a job of the executor, if every replica runs it.
+pub(super) fn in_order(record: &TxnRecord) -> Option<OrderedJob<'_>> {
+    let Work::InOrder { program, footprint } = &record.work else { return None };
+    Some(OrderedJob { txn: record.inputs.txn, program, footprint: footprint.as_ref() })
+}
+
+/// The arguments of a program that runs in order.
+pub(super) fn args_of(record: &TxnRecord) -> &[u8] {
+    match &record.work {
+        Work::InOrder { program: Program::Call { args, .. }, .. } => args,
+        Work::InOrder { .. } | Work::Merge { .. } => &[],
+    }
+}
+
+/// The last epoch before the horizon of an epoch.
+pub(super) fn horizon_of(epoch: SnapshotVersion, options: &Options) -> SnapshotVersion {
+    SnapshotVersion(epoch.0.saturating_sub(options.horizon_epochs()))
+}
+
+/// The error of a transaction whose snapshot is older than the horizon.
+fn too_old() -> Abort {
+    let message = "could not serialize access: the transaction is open for too long";
+    Abort::new(SqlState::SERIALIZATION_FAILURE, message)
+        .with_detail("Deletions since its snapshot are not remembered any more.")
+        .with_hint("Use shorter transactions, or raise geogauss.horizon_ms.")
+}

@@ -1,0 +1,198 @@
+//! Epochs: when a replica ends one, and when all replicas have (§3, §4.1, Algorithm 3).
+//!
+//! ```text
+//!   replica A                         replica B
+//!     | == Batch(epoch 7) ==========> |  has no transactions in epoch 7: ends it now
+//!     | <------------- Eof(through 7) |
+//!     | == Batch(epoch 7, last) ====> |  epoch 7 has ended everywhere
+//! ```
+//!
+//! A replica ends its epoch after its length, if it has transactions in it, and at once if it has
+//! none and a peer has. The last batch of an epoch says that it is the last. Without a batch, a
+//! message of its own does. So an idle cluster sends nothing, and a replica without clients delays
+//! others by a round trip at most, for which they wait anyway: see below. In the paper each
+//! replica sends a message in each epoch.
+//!
+//! An epoch is *ready* on a replica when it has ended on all replicas, all of its batches are here,
+//! and each of them is durable on f + 1 replicas. Only then is it merged. Since all of that can be
+//! known without agreement, a commit takes a round trip to the nearest peers, and half a round trip
+//! from the furthest one.
+//!
+//! The paper answers a client before any other region has the transaction on disk.
+
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+
+use super::messages::Message;
+use super::state::{End, State};
+use super::{GeoGauss, Timer};
+use crate::streams::{Bid, Heads};
+
+impl State {
+    /// The last epoch that a replica has ended, as far as its batches are here.
+    fn ended(&self, source: NodeId) -> SnapshotVersion {
+        if source == self.me() {
+            // After a crash it could add transactions to an epoch that it has not reserved.
+            return SnapshotVersion(self.epochs.open.0 - 1).min(self.reserved());
+        }
+        let log = &self.streams.logs[source.index()];
+        let End { through, last } = self.epochs.ends[source.index()];
+        let by_message = if log.received >= last { through } else { SnapshotVersion::ZERO };
+        let by_batch = log.slots.get(&log.received).map(|slot| match slot.batch.is_last {
+            true => slot.batch.epoch,
+            false => SnapshotVersion(slot.batch.epoch.0 - 1),
+        });
+        by_message.max(by_batch.unwrap_or_default()).max(self.applied.epoch)
+    }
+
+    /// The last epoch that all replicas have ended.
+    fn ended_everywhere(&self) -> SnapshotVersion {
+        let ended = self.replica.topology.node_ids().map(|node| self.ended(node));
+        ended.min().unwrap_or_default()
+    }
+
+    /// The next epoch with transactions, as far as batches are here.
+    fn next_epoch(&self) -> Option<SnapshotVersion> {
+        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        let next = logs.filter_map(|(log, head)| {
+            let slot = log.slots.get(&head.next()).filter(|_| *head < log.received)?;
+            Some(slot.batch.epoch)
+        });
+        next.min()
+    }
+
+    /// The next epoch to merge, with the last batch of each source in it.
+    pub(super) fn next_ready(&self) -> Option<(SnapshotVersion, Heads)> {
+        let epoch = self.next_epoch().filter(|next| *next <= self.ended_everywhere())?;
+        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        let heads: Heads = logs
+            .map(|(log, head)| {
+                let unmerged = log.slots.range(head.next()..);
+                let within = unmerged
+                    .take_while(|(bid, slot)| **bid <= log.received && slot.batch.epoch == epoch);
+                within.last().map_or(*head, |(bid, _)| *bid)
+            })
+            .collect();
+        let are_available = heads.iter().zip(&self.streams.available).all(|(head, it)| head <= it);
+        are_available.then_some((epoch, heads))
+    }
+
+    /// All transactions of the epochs up to this one are merged.
+    pub(super) fn merged_through(&self) -> SnapshotVersion {
+        let ended = self.ended_everywhere();
+        self.next_epoch().map_or(ended, |next| ended.min(SnapshotVersion(next.0 - 1)))
+    }
+
+    /// The epoch of this moment: the paper's `sen` of a transaction that begins now.
+    pub(super) fn present_epoch(&self, cx: &Cx<'_, GeoGauss>) -> SnapshotVersion {
+        match self.epochs.has_txns {
+            true => self.epochs.open,
+            false => self.epochs.open.max(self.epochs.clock.epoch_at(cx.now.at)),
+        }
+    }
+}
+
+impl GeoGauss {
+    /// Starts to add transactions to the present epoch, if there are none in the open one.
+    pub(super) fn enter_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.epochs.has_txns {
+            return;
+        }
+        let present = self.state.present_epoch(cx);
+        let epochs = &mut self.state.epochs;
+        (epochs.open, epochs.has_txns, epochs.opened_at) = (present, true, cx.now.at);
+        self.state.reserve(cx, present);
+        let epochs = &self.state.epochs;
+        let end = epochs.clock.start_of(present.next());
+        cx.set_timer(Timer::Epoch, end.since(cx.now.at).max(Span::from_us(1)));
+    }
+
+    /// The time of the open epoch is over.
+    pub(super) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.epochs.has_txns {
+            cx.mark("geogauss.epoch_ended_by_time");
+            self.end_epoch(cx, self.state.epochs.open);
+        }
+    }
+
+    /// §4.1: adds nothing more to the epochs up to `through`, and tells the peers.
+    pub(super) fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, through: SnapshotVersion) {
+        let open = self.state.epochs.open;
+        assert!(through >= open, "an epoch ends once");
+        let had_txns = self.state.epochs.has_txns;
+        self.state.reserve(cx, through);
+        if had_txns {
+            cx.clear_timer(Timer::Epoch);
+            self.start_broadcast(cx, true);
+        }
+        let epochs = &mut self.state.epochs;
+        (epochs.open, epochs.has_txns) = (through.next(), false);
+        if !had_txns || through > open {
+            cx.mark("geogauss.eof_sent");
+            self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
+        }
+    }
+
+    /// Tells a peer the last epoch that this replica has ended, once a crash can't take away the
+    /// last batch or the reservation.
+    pub(super) fn send_eof(&self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let own = self.state.streams.own(&self.state.replica);
+        let last = own.received;
+        let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
+        let after = after.max(self.state.reserving_at());
+        let through = SnapshotVersion(self.state.epochs.open.0 - 1);
+        self.state.replica.send_after(cx, after, peer, Message::Eof { through, last });
+    }
+
+    /// §4.1.3: a peer adds nothing more to the epochs up to `through`.
+    pub(super) fn on_eof(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        through: SnapshotVersion,
+        last: Bid,
+    ) {
+        let log = &mut self.state.streams.logs[from.index()];
+        log.known = log.known.max(last);
+        let end = &mut self.state.epochs.ends[from.index()];
+        if through > end.through {
+            *end = End { through, last };
+        } else {
+            cx.mark("geogauss.eof_again");
+        }
+    }
+
+    /// Follows peers that are in a later epoch, or have ended this one (§4.1, "coordinator-free").
+    pub(super) fn follow_peers(&mut self, cx: &mut Cx<'_, Self>) {
+        for peer in self.state.replica.peers() {
+            let end = self.state.epochs.ends[peer.index()].through;
+            let log = &self.state.streams.logs[peer.index()];
+            let batch = log.slots.get(&log.received).map(|slot| &slot.batch);
+            let (present, is_over) = match batch {
+                Some(batch) if batch.epoch > end => (batch.epoch, batch.is_last),
+                _ => (end, true),
+            };
+            let epochs = &mut self.state.epochs;
+            let reached = if is_over { present.next() } else { present };
+            epochs.clock.follow(reached, cx.now.at);
+            // Its own transactions in an epoch that the peer has not ended have time.
+            let has_time = epochs.has_txns && epochs.open == present && !is_over;
+            if present >= epochs.open && !has_time {
+                cx.mark("geogauss.follows_a_peer");
+                self.end_epoch(cx, present);
+            }
+        }
+    }
+
+    /// The only replica of a cluster waits for nobody. Requests that arrive while its disk is busy
+    /// form the next epoch.
+    pub(super) fn end_epoch_alone(&mut self, cx: &mut Cx<'_, Self>) {
+        let own = self.state.streams.own(&self.state.replica);
+        let is_idle = own.durable == own.received;
+        let is_alone = self.state.replica.topology.node_count() == 1;
+        if is_alone && is_idle && self.state.epochs.has_txns {
+            self.end_epoch(cx, self.state.epochs.open);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Local execution (§4.1.1, Algorithm 1, lines 1 to 21).
+//!
+//! A transaction runs where it arrived, on the newest snapshot that is merged there. Without writes
+//! it is answered at once. Otherwise its writes, and what is checked at its isolation level, are
+//! added to the open epoch: the two happen in one step, so that no write set misses the end of its
+//! epoch.
+//!
+//! ```text
+//!   client --> queue --> run on the newest snapshot --> batch of the open epoch
+//!                ^                                          |
+//!                +------------ lost, tried again <-- merge <+
+//!                                    |
+//!                                    +--> after some attempts: run by every replica, in order
+//! ```
+//!
+//! A step runs a limited number of programs, so that the end of an epoch is never late because of
+//! the node's own work.
+
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
+use pangea_core::guarantee::Isolation;
+use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
+use pangea_core::pool::map;
+use pangea_core::protocol::{Cx, Request, Submission};
+use pangea_core::txn::{Abort, Certified, Outcome, Program, SqlState};
+
+use super::batch::{Batch, TxnRecord, Work};
+use super::isolation::{self, Checks};
+use super::options::Conflicts;
+use super::rank::RankInputs;
+use super::state::{InFlight, Job, State};
+use super::{GeoGauss, Timer};
+use crate::inputs::{IN_FLIGHT_MAX, size, too_many_in_flight};
+
+/// How a transaction is added to an epoch.
+struct Planned {
+    job: Job,
+    start: SnapshotVersion,
+    work: Work,
+    result: Vec<u8>,
+    weight: usize,
+}
+
+impl GeoGauss {
+    /// Handles submissions from local clients.
+    pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
+        for Submission { ticket, request } in submissions {
+            match request {
+                Request::Fresh => self.await_fresh(cx, ticket),
+                Request::Commit(program, level) => self.accept(cx, ticket, program, level),
+            }
+        }
+        self.run_queue(cx);
+    }
+
+    /// Rejects a request that can't be accepted, and queues any other.
+    fn accept(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        level: Isolation,
+    ) {
+        let execution = &self.state.execution;
+        if execution.in_flight.len() + execution.queue.len() >= IN_FLIGHT_MAX {
+            cx.mark("geogauss.too_many_in_flight");
+            let abort = too_many_in_flight(None, &self.state.replica.topology);
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        let refused = match &program {
+            Program::Call { procedure, .. } => {
+                let is_known = self.state.registry.procedure(*procedure).is_some();
+                (!is_known).then(|| {
+                    let message = format!("procedure {procedure} does not exist");
+                    Abort::new(SqlState::UNDEFINED_FUNCTION, message)
+                })
+            }
+            Program::Certified(Certified { reads, writes, .. }) => check_size(reads, writes).err(),
+        };
+        if let Some(abort) = refused {
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        self.state.execution.queue.push_back(Job { ticket, program, level, attempt: 0 });
+    }
+
+    /// Runs the next transactions of the queue.
+    pub(super) fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
+        let queue = &mut self.state.execution.queue;
+        let count = queue.len().min(self.state.options.slice_txns.get());
+        if count == 0 {
+            return;
+        }
+        let jobs: Vec<Job> = queue.drain(..count).collect();
+        if !queue.is_empty() {
+            cx.mark("geogauss.queue_in_slices");
+            cx.resume();
+        }
+        let start = self.state.present_epoch(cx);
+        let (in_order, optimistic): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| self.goes_in_order(job));
+        let at = self.state.applied.epoch;
+        let (registry, store, overlay) = (&self.state.registry, cx.store, Overlay::new());
+        cx.begin_work();
+        let runs = map(cx.pool, &optimistic, |_, job| match &job.program {
+            Program::Call { .. } => {
+                Some(optimistic::run(registry, &job.program, store, at, &overlay))
+            }
+            Program::Certified(_) => None,
+        });
+        cx.end_work(CpuStage::Execute, optimistic.len());
+        for (job, run) in optimistic.into_iter().zip(runs) {
+            match run {
+                Some(run) => self.end_run(cx, job, start, run),
+                None => self.append_certified(cx, job, start),
+            }
+        }
+        in_order.into_iter().for_each(|job| self.append_in_order(cx, job, start));
+    }
+
+    /// Whether every replica runs a program, because it has lost too often or writes too much.
+    fn goes_in_order(&self, job: &Job) -> bool {
+        let Program::Call { procedure, args } = &job.program else { return false };
+        let options = &self.state.options;
+        let has_lost = job.attempt >= options.attempts_optimistic;
+        let is_bulk = is_bulk(&self.state.registry, *procedure, args);
+        is_bulk || has_lost && options.conflicts == Conflicts::InOrder
+    }
+
+    /// §4.1.1, Algorithm 1, lines 4 to 21: answers a transaction that wrote nothing, and adds any
+    /// other to the open epoch.
+    fn end_run(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion, run: Run) {
+        let at = self.state.applied.epoch;
+        let result = match run.result {
+            Ok(result) => result,
+            // It has no effect, and its reads are of one snapshot.
+            Err(abort) => {
+                self.state.counters.txns_aborted += 1;
+                return cx.reply(job.ticket, Outcome::Aborted(abort));
+            }
+        };
+        if run.writes.is_empty() {
+            cx.mark("geogauss.read_only");
+            // It takes no place in the order, so it has no name.
+            let txn = TxnId::new(self.state.me(), 0);
+            return cx.reply(job.ticket, Outcome::Committed { txn, version: at, result });
+        }
+        let checks = isolation::checks(job.level, run.reads, run.writes);
+        let weight = weight_of(&checks);
+        let work = Work::Merge { base: at, checks };
+        self.append(cx, Planned { job, start, work, result, weight });
+    }
+
+    /// Adds an interactive transaction to the open epoch.
+    fn append_certified(&mut self, cx: &mut Cx<'_, Self>, mut job: Job, start: SnapshotVersion) {
+        cx.mark("geogauss.certified");
+        // It can't be run again, so nobody needs it after this.
+        let empty = Program::Certified(Certified::default());
+        let Program::Certified(certified) = std::mem::replace(&mut job.program, empty) else {
+            panic!("calls are run");
+        };
+        let base = certified.at.min(self.state.applied.epoch);
+        let checks = isolation::certified(job.level, certified);
+        let weight = weight_of(&checks);
+        let work = Work::Merge { base, checks };
+        self.append(cx, Planned { job, start, work, result: Vec::new(), weight });
+    }
+
+    /// Adds a program to the open epoch that every replica will run.
+    fn append_in_order(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion) {
+        cx.mark("geogauss.in_order");
+        let Program::Call { procedure, args } = &job.program else {
+            panic!("an interactive transaction can't be run");
+        };
+        let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
+        let found = (!is_declared).then(|| {
+            cx.begin_work();
+            let (registry, at) = (&self.state.registry, self.state.applied.epoch);
+            let found = optimistic::probe(registry, &job.program, cx.store, at, &Overlay::new());
+            cx.end_work(CpuStage::Probe, 1);
+            found
+        });
+        let footprint = found.and_then(size::if_small);
+        let weight = size::program_bytes(&job.program, footprint.as_ref());
+        let work = Work::InOrder { program: job.program.clone(), footprint };
+        self.append(cx, Planned { job, start, work, result: Vec::new(), weight });
+    }
+
+    /// Assigns a transaction its name and its place in the open epoch.
+    fn append(&mut self, cx: &mut Cx<'_, Self>, planned: Planned) {
+        self.enter_epoch(cx);
+        let Planned { job, start, work, result, weight } = planned;
+        let me = self.state.me();
+        let streams = &mut self.state.streams;
+        let txn = TxnId::new(me, streams.next_sequence);
+        streams.next_sequence += 1;
+        let since = cx.now.at.since(self.state.epochs.opened_at).us;
+        let offset_us = u32::try_from(since).unwrap_or(u32::MAX);
+        let inputs = RankInputs { txn, attempt: job.attempt, start, offset_us };
+        let execution = &mut self.state.execution;
+        let is_first = execution.current.is_empty();
+        execution.current.push(TxnRecord { inputs, work });
+        execution.current_bytes += weight;
+        if job.attempt == 0 {
+            self.state.counters.txns_local += 1;
+        }
+        cx.named(job.ticket, txn.sequence());
+        execution.in_flight.push_back(InFlight { txn, job, result });
+        if execution.current_bytes >= self.state.options.batch_bytes {
+            cx.mark("geogauss.batch_full");
+            self.start_broadcast(cx, false);
+        } else if is_first {
+            cx.set_timer(Timer::Batch, self.state.options.batch());
+        }
+    }
+
+    /// Closes the current batch and sends it. Without transactions, only the last one of an epoch
+    /// is sent.
+    pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>, is_last: bool) {
+        cx.clear_timer(Timer::Batch);
+        let records = std::mem::take(&mut self.state.execution.current);
+        self.state.execution.current_bytes = 0;
+        if records.is_empty() && !is_last {
+            return;
+        }
+        self.broadcast(cx, self.state.epochs.open, is_last, records);
+    }
+
+    /// Sends a batch of this replica.
+    pub(super) fn broadcast(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        is_last: bool,
+        records: Vec<TxnRecord>,
+    ) {
+        let State { replica, streams, .. } = &mut self.state;
+        let next = streams.next_sequence;
+        let first_sequence = records.first().map_or(next, |record| record.inputs.txn.sequence());
+        let bid = streams.own(replica).received.next();
+        let batch = Batch { source: replica.me, bid, epoch, is_last, first_sequence, records };
+        cx.begin_work();
+        let bytes = batch.encode();
+        cx.end_work(CpuStage::Encode, bytes.len());
+        streams.broadcast(cx, replica, batch, bytes);
+    }
+
+    /// Runs a program again that has lost, if it can be run and its client wants that.
+    pub(super) fn try_again(&mut self, cx: &mut Cx<'_, Self>, job: Job, lost: Abort) {
+        self.state.counters.txns_lost += 1;
+        let can_run = matches!(job.program, Program::Call { .. });
+        if !can_run || self.state.options.conflicts == Conflicts::Abort {
+            self.state.counters.txns_aborted += 1;
+            return cx.reply(job.ticket, Outcome::Aborted(lost));
+        }
+        cx.mark("geogauss.tried_again");
+        self.state.counters.txns_retried += 1;
+        let attempt = job.attempt.saturating_add(1);
+        self.state.execution.queue.push_back(Job { attempt, ..job });
+    }
+}
+
+/// The approximate size of a transaction in a batch, in bytes.
+fn weight_of(checks: &Checks) -> usize {
+    const WRITE_BYTES: usize = 16;
+    let value = |it: &isolation::CheckedWrite| it.write.value.as_ref().map_or(0, |it| it.len());
+    let write = |it: &isolation::CheckedWrite| WRITE_BYTES + it.write.key.len() + value(it);
+    size::sets_bytes(&checks.reads, &[]) + checks.writes.iter().map(write).sum::<usize>()
+}

@@ -1,0 +1,44 @@
+//! Coverage marks of the phases and of rare branches. A swarm must hit each, or state why it can't.
+
+use pangea_core::protocol::Mark;
+
+use crate::marks::{NONSENSE, all_of, mark};
+use crate::streams;
+
+/// All marks of a replica.
+pub(super) const ALL: &[Mark] =
+    &all_of::<{ streams::marks::ALL.len() + OWN.len() }>(&[streams::marks::ALL, OWN], UNUSED);
+
+/// GeoGauss acknowledges batches to all replicas, so nobody needs a proof.
+const UNUSED: &[&str] = &["streams.proof_sent", "streams.proof_before_batch"];
+
+/// All marks of GeoGauss itself, in the order of the phases.
+const OWN: &[Mark] = &[
+    // §4.1.1, execution.
+    mark("geogauss.read_only", "a transaction without writes is answered at once"),
+    mark("geogauss.certified", "an interactive transaction is added to an epoch"),
+    mark("geogauss.in_order", "a program is added to an epoch that every replica runs"),
+    mark("geogauss.queue_in_slices", "a step runs only a part of the queue"),
+    mark("geogauss.batch_full", "a batch is sent because it is large enough"),
+    mark("geogauss.too_many_in_flight", "a client is refused: too many transactions in flight")
+        .never("a run has too few clients"),
+    // §3, §4.1, epochs.
+    mark("geogauss.epoch_ended_by_time", "an epoch ends because its time is over"),
+    mark("geogauss.follows_a_peer", "an epoch ends because a peer has ended it or is ahead"),
+    mark("geogauss.eof_sent", "the end of an epoch is sent without a batch"),
+    mark("geogauss.eof_again", "an end of an epoch arrives that is known"),
+    mark("geogauss.malformed_eof", "the end of an epoch is refused: it makes no sense")
+        .never(NONSENSE),
+    // Restart.
+    mark("geogauss.reserved", "epochs are reserved"),
+    mark("geogauss.epoch_replayed", "a merged epoch is applied from the log"),
+    mark("geogauss.half_epoch_ended", "a restart ends an epoch that had not ended"),
+    // §4.1.2, §4.1.3, merge.
+    mark("geogauss.epoch_merged", "an epoch is merged and published"),
+    mark("geogauss.epochs_in_steps", "a step ends before all ready epochs are merged"),
+    mark("geogauss.lost", "a transaction loses to another one"),
+    mark("geogauss.too_old", "a transaction loses because its snapshot is before the horizon"),
+    mark("geogauss.tried_again", "a program that has lost is run again"),
+    // Strict reads.
+    mark("geogauss.strict_read", "a strict read waits for the epochs that have ended"),
+];

@@ -1,0 +1,218 @@
+//! The merge of an epoch (§4.1.2, §4.3): which of its transactions commit.
+//!
+//! ```text
+//!   transactions of the epoch --> changed since their base? --> lost
+//!                                        | no
+//!                                        v
+//!                        in rank order: meets one that commits? --> lost
+//!                                        | no
+//!                                        v
+//!                                     commits
+//! ```
+//!
+//! The result depends on the rows before the epoch and on the epoch's transactions, not on the
+//! order in which they arrive or on the number of workers.
+//!
+//! In the paper (Algorithm 2) a transaction that loses a row is aborted at once, and does not
+//! compare its other rows. So the result depends on the order of arrival, and replicas differ. Two
+//! rules without that error exist here:
+//! - [`MergeRule::Claims`], the paper's: each row goes to the first transaction that writes it, and
+//!   a transaction commits if it gets all of its rows. One that loses takes down others.
+//! - [`MergeRule::Greedy`]: a transaction commits if none before it that commits has written what
+//!   it checks. Every transaction that commits by the other rule commits by this one.
+
+use std::collections::BTreeMap;
+
+use pangea_core::exec::{Change, first_change};
+use pangea_core::hash::{Entry, HashMap};
+use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
+use pangea_core::pool::{Pool, map};
+use pangea_core::store::Store;
+use serde::{Deserialize, Serialize};
+
+use super::deletions::{Deletions, hash_row};
+use super::isolation::Checks;
+use super::rank::Rank;
+
+/// The rule that decides which of the transactions that write one row commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MergeRule {
+    /// The first one that can commit.
+    #[default]
+    Greedy,
+    /// The first one (§4.1.2).
+    Claims,
+}
+
+/// A transaction of the epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub txn: TxnId,
+    /// Its place in the order.
+    pub rank: Rank,
+    /// The snapshot on which it ran.
+    pub base: SnapshotVersion,
+    /// Its writes, and what is checked.
+    pub checks: &'a Checks,
+}
+
+/// The fate of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its writes are part of the epoch.
+    Commits,
+    /// Another transaction has changed what it checks.
+    Lost(Change),
+    /// Its base is before the horizon.
+    TooOld,
+}
+
+/// The state before an epoch.
+#[derive(Clone, Copy)]
+pub struct Before<'a> {
+    /// The rows.
+    pub store: &'a Store,
+    /// Their version: the last epoch that was applied.
+    pub version: SnapshotVersion,
+    /// The deletions within the horizon.
+    pub deletions: &'a Deletions,
+}
+
+/// The result of a merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The fate of each candidate.
+    pub fates: Vec<Fate>,
+    /// The candidates that commit, in rank order. If two of them write a row, the later one wins.
+    pub order: Vec<usize>,
+}
+
+/// Decides which transactions of an epoch commit.
+pub fn decide(
+    pool: &dyn Pool,
+    rule: MergeRule,
+    before: Before<'_>,
+    candidates: &[Candidate<'_>],
+) -> Verdict {
+    let mut fates = map(pool, candidates, |_, candidate| check(before, candidate));
+    let mut order: Vec<usize> =
+        (0..candidates.len()).filter(|&i| fates[i] == Fate::Commits).collect();
+    order.sort_unstable_by_key(|&i| candidates[i].rank);
+    let has_ranges = order.iter().any(|&i| !candidates[i].checks.reads.ranges.is_empty());
+    let mut written = Written::new(has_ranges);
+    if rule == MergeRule::Claims {
+        order.iter().for_each(|&i| written.add(&candidates[i]));
+    }
+    order.retain(|&i| {
+        let lost = match rule {
+            MergeRule::Greedy => written.conflict(&candidates[i], Meets::Checked),
+            MergeRule::Claims => written.conflict(&candidates[i], Meets::EarlierClaim),
+        };
+        match lost {
+            Some(change) => fates[i] = Fate::Lost(change),
+            None if rule == MergeRule::Greedy => written.add(&candidates[i]),
+            None => {}
+        }
+        fates[i] == Fate::Commits
+    });
+    Verdict { fates, order }
+}
+
+/// Compares what a transaction checks with the rows before the epoch.
+fn check(before: Before<'_>, candidate: &Candidate<'_>) -> Fate {
+    let Candidate { base, checks, .. } = *candidate;
+    let checked = || checks.writes.iter().filter(|it| it.is_checked).map(|it| &it.write);
+    if checked().next().is_some() && !before.deletions.reaches(base) {
+        return Fate::TooOld;
+    }
+    for write in checked() {
+        let (table, key) = (write.table, &write.key);
+        let live = |found: &pangea_core::store::Version| {
+            found.value.is_some().then(|| (found.version, found.header.writer()))
+        };
+        let live = before.store.head_with(table, key, before.version, live).flatten();
+        let change = |winner| Fate::Lost(Change { table, key: key.clone(), winner });
+        if let Some((version, writer)) = live {
+            if version > base {
+                return change(Some(writer));
+            }
+        } else if before.deletions.has_since(hash_row(table, key), base) {
+            return change(None);
+        }
+    }
+    let change = first_change(&checks.reads, before.store, before.version);
+    change.map_or(Fate::Commits, Fate::Lost)
+}
+
+/// Which writes of other transactions a transaction conflicts with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meets {
+    /// Those of rows that it checks.
+    Checked,
+    /// Those of earlier ones in the order, to rows that it writes or checks.
+    EarlierClaim,
+}
+
+/// The first transaction that has written each row.
+struct Written<'a> {
+    rows: HashMap<(TableId, &'a Key), (Rank, TxnId)>,
+    /// The same in the order of the keys, if ranges are looked up.
+    in_order: Option<BTreeMap<(TableId, &'a Key), (Rank, TxnId)>>,
+}
+
+impl<'a> Written<'a> {
+    fn new(has_ranges: bool) -> Self {
+        Self { rows: HashMap::default(), in_order: has_ranges.then(BTreeMap::new) }
+    }
+
+    /// Adds the writes of a transaction. Those of earlier ones stay.
+    fn add(&mut self, candidate: &Candidate<'a>) {
+        let writer = (candidate.rank, candidate.txn);
+        for it in &candidate.checks.writes {
+            let row = (it.write.table, &it.write.key);
+            if let Entry::Vacant(vacant) = self.rows.entry(row) {
+                vacant.insert(writer);
+                if let Some(in_order) = &mut self.in_order {
+                    in_order.insert(row, writer);
+                }
+            }
+        }
+    }
+
+    /// The first row of a transaction at which it loses.
+    fn conflict(&self, candidate: &Candidate<'_>, meets: Meets) -> Option<Change> {
+        let Candidate { rank, checks, .. } = *candidate;
+        let is_earlier = |writer: &&(Rank, TxnId)| meets == Meets::Checked || writer.0 < rank;
+        let at = |table: TableId, key: &Key| {
+            let winner = self.rows.get(&(table, key)).filter(is_earlier)?;
+            Some(Change { table, key: key.clone(), winner: Some(winner.1) })
+        };
+        let writes = checks.writes.iter();
+        let mut writes = writes.filter(|it| it.is_checked || meets == Meets::EarlierClaim);
+        let of_writes = writes.find_map(|it| at(it.write.table, &it.write.key));
+        let of_writes =
+            of_writes.or_else(|| checks.reads.points.iter().find_map(|it| at(it.table, &it.key)));
+        let in_order = self.in_order.as_ref();
+        of_writes.or_else(|| {
+            checks.reads.ranges.iter().find_map(|read| {
+                let start = Key::from(&read.range.start[..]);
+                let from = in_order?.range((read.table, &start)..);
+                let mut within = from.take_while(|((table, key), _)| {
+                    *table == read.table && read.range.contains(key)
+                });
+                let found = within.find(|(_, writer)| is_earlier(writer));
+                found.map(|((table, key), writer)| Change {
+                    table: *table,
+                    key: (*key).clone(),
+                    winner: Some(writer.1),
+                })
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Settings. They must be the same on every replica of a cluster, because decisions depend on them.
+
+use std::num::NonZeroUsize;
+
+use pangea_core::guarantee::{Guarantee, Isolation, Isolations};
+use pangea_core::time::Span;
+use serde::{Deserialize, Serialize};
+
+use super::merge::MergeRule;
+use crate::inputs::{slice_txns, within};
+
+/// GeoGauss's settings, with the paper's values as defaults (§4.1, §5.1) where they are sound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// The length of an epoch, in milliseconds.
+    #[serde(deserialize_with = "within::<1, 1_000, _, _>")]
+    pub epoch_ms: u64,
+    /// The time after its first transaction at which a batch is sent, in milliseconds, if its epoch
+    /// has not ended before.
+    #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
+    pub batch_ms: u64,
+    /// The size at which a batch is sent, in bytes.
+    #[serde(deserialize_with = "within::<1_024, 16_777_216, _, _>")]
+    pub batch_bytes: usize,
+    /// The isolation level of transactions that name none.
+    pub isolation: Isolation,
+    /// Whether transactions can ask for the serializable level, which the paper does not have.
+    pub serializable: bool,
+    /// The rule that decides which of the transactions that write one row commits.
+    pub merge: MergeRule,
+    /// What becomes of a program that loses.
+    pub conflicts: Conflicts,
+    /// How often a program is run at its source before every replica runs it in order.
+    #[serde(deserialize_with = "within::<1, 100, _, _>")]
+    pub attempts_optimistic: u8,
+    /// How long deletions are remembered, in milliseconds. A transaction that has read an older
+    /// snapshot loses if it checks a row.
+    #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
+    pub horizon_ms: u64,
+    /// The number of programs that a step runs. In between, the node handles inputs that have
+    /// arrived, and ends its epoch.
+    #[serde(deserialize_with = "slice_txns")]
+    pub slice_txns: NonZeroUsize,
+}
+
+/// What becomes of a program that loses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Conflicts {
+    /// It is run again at its source, and after some attempts by every replica, in order. It never
+    /// fails for a conflict.
+    #[default]
+    InOrder,
+    /// It is run again at its source until it wins.
+    Retry,
+    /// Its client gets an error (§4.1.2).
+    Abort,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            epoch_ms: 10,
+            batch_ms: 5,
+            batch_bytes: 1 << 20,
+            isolation: Isolation::ReadCommitted,
+            serializable: true,
+            merge: MergeRule::Greedy,
+            conflicts: Conflicts::InOrder,
+            attempts_optimistic: 3,
+            horizon_ms: 60_000,
+            slice_txns: NonZeroUsize::new(64).expect("it is not zero"),
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn epoch(&self) -> Span {
+        Span::from_ms(self.epoch_ms)
+    }
+
+    pub(super) fn batch(&self) -> Span {
+        Span::from_ms(self.batch_ms)
+    }
+
+    /// The number of epochs within the horizon.
+    pub(super) fn horizon_epochs(&self) -> u64 {
+        self.horizon_ms.div_ceil(self.epoch_ms)
+    }
+
+    /// The levels that transactions can choose.
+    pub(super) fn isolations(&self) -> Isolations {
+        let others: &[Isolation] = match self.serializable {
+            true => &Isolation::ALL,
+            false => &[Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot],
+        };
+        Isolations::new(self.isolation, others)
+    }
+
+    pub(super) fn guarantee(&self) -> Guarantee {
+        self.isolation.guarantee()
+    }
+
+    pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
+        Self {
+            epoch_ms: [2, 10, 50][rng.usize(..3)],
+            batch_ms: rng.u64(1..20),
+            batch_bytes: [1_024, 4_096, 1 << 20][rng.usize(..3)],
+            isolation: Isolation::ALL[rng.usize(..4)],
+            serializable: true,
+            merge: if rng.bool() { MergeRule::Greedy } else { MergeRule::Claims },
+            conflicts: if rng.bool() { Conflicts::InOrder } else { Conflicts::Retry },
+            attempts_optimistic: rng.u8(1..4),
+            horizon_ms: [1_000, 60_000][rng.usize(..2)],
+            slice_txns: NonZeroUsize::new(rng.usize(1..20)).expect("it is not zero"),
+        }
+    }
+}

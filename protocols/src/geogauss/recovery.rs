@@ -1,0 +1,191 @@
+//! Restart, and the reservation of epochs that makes it safe.
+//!
+//! A part of an epoch without transactions leaves no trace in the log of its replica. If that
+//! restarts, it must not add transactions to an epoch that it has ended before: a peer may have
+//! merged the epoch without them. Therefore the log has a number, and the replica ends no epoch
+//! after it. It is raised some seconds ahead, in the record before a batch, so it costs no time. A
+//! restarted replica begins after it.
+//!
+//! ```text
+//!   log:   reserved up to 1007 | batch of epoch 7 | batch of epoch 9 | <crash>
+//!   then:  end of epoch 9      | reserved up to 2007, batch of epoch 1008 ..
+//! ```
+//!
+//! A batch that was durable when the replica stopped may have been sent. If its epoch has no end in
+//! the log, it had not ended, and gets its end first. Merged epochs are applied as they were
+//! decided then, and not merged again.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{LogPosition, SnapshotVersion};
+use pangea_core::protocol::{Cx, Durable};
+use pangea_core::store::{RecordHeader, Version};
+
+use super::batch::TxnRecord;
+use super::clock::EpochClock;
+use super::commit::{Deleted, apply_merged, args_of, horizon_of, in_order};
+use super::rank::Rank;
+use super::state::State;
+use super::{GeoGauss, Timer};
+use crate::decisions::{Decisions, Ordered};
+use crate::replica::{INTACT, kind};
+use crate::streams::{FETCH, Heads, decode_heads, encode_heads};
+
+/// The time for which epochs are reserved, in milliseconds.
+const AHEAD_MS: u64 = 10_000;
+
+/// The record of a merged epoch.
+#[derive(Debug, PartialEq)]
+pub(super) struct EpochRecord<'a> {
+    pub epoch: SnapshotVersion,
+    /// The batches of the epochs up to it.
+    pub heads: Heads,
+    pub decisions: Decisions<'a>,
+}
+
+impl EpochRecord<'_> {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        out.put_u64(self.epoch.0);
+        encode_heads(&self.heads, &mut out);
+        self.decisions.encode(&mut out);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let from = &mut Reader::new(bytes);
+        let epoch = SnapshotVersion(from.u64("epoch record")?);
+        let heads = decode_heads(from)?;
+        Ok(Self { epoch, heads, decisions: Decisions::decode(from)? })
+    }
+}
+
+impl State {
+    /// The last epoch that this replica may end so that a crash can't make it forget that.
+    pub(super) fn reserved(&self) -> SnapshotVersion {
+        self.epochs.reserved
+    }
+
+    /// Logs that this replica may end epochs up to this one and for some seconds after it.
+    pub(super) fn reserve(&mut self, cx: &mut Cx<'_, GeoGauss>, upto: SnapshotVersion) {
+        let ahead = AHEAD_MS.div_ceil(self.options.epoch_ms);
+        let logged = self.epochs.reserving.back().map_or(self.epochs.reserved, |it| it.0);
+        if upto.0 + ahead / 2 <= logged.0 {
+            return;
+        }
+        cx.mark("geogauss.reserved");
+        let upto = SnapshotVersion(upto.0 + ahead);
+        let record = Bytes::copy_from_slice(&upto.0.to_le_bytes());
+        let position = self.replica.persist(cx, &kind::RESERVED, record);
+        self.epochs.reserving.push_back((upto, position));
+    }
+
+    /// The log is durable up to `position`.
+    pub(super) fn note_reserved(&mut self, position: LogPosition) {
+        let epochs = &mut self.epochs;
+        while let Some((upto, _)) = epochs.reserving.pop_front_if(|(_, at)| *at <= position) {
+            epochs.reserved = upto;
+        }
+    }
+
+    /// The position of the last reservation that is not durable yet.
+    pub(super) fn reserving_at(&self) -> LogPosition {
+        self.epochs.reserving.back().map_or(LogPosition(0), |(_, position)| *position)
+    }
+
+    fn read_record(&mut self, position: LogPosition, record: &Bytes, epochs: &mut Vec<Bytes>) {
+        let (&kind, _) = record.split_first().expect(INTACT);
+        let payload = record.slice(1..);
+        match kind {
+            kind::BATCH => self.streams.restore(position, payload),
+            kind::EPOCH => epochs.push(payload),
+            kind::RESERVED => {
+                let upto = Reader::new(&payload).u64("reservation").expect(INTACT);
+                self.epochs.reserved = SnapshotVersion(upto);
+            }
+            other => panic!("record {position} has the unknown kind {other}"),
+        }
+    }
+
+    /// Applies an epoch as it was decided before the restart.
+    fn replay(&mut self, cx: &Cx<'_, GeoGauss>, record: EpochRecord<'_>) {
+        let EpochRecord { epoch, heads, decisions: Decisions { is_valid, ordered } } = record;
+        let batches = self.batches_upto(&heads);
+        let records: Vec<&TxnRecord> = batches.iter().flat_map(|batch| &batch.records).collect();
+        assert_eq!(is_valid.len(), records.len(), "the record has the batches of its epoch");
+        let mut deleted = Deleted::default();
+        let mut valid: Vec<usize> = (0..records.len()).filter(|i| is_valid[*i]).collect();
+        let node_count = self.replica.topology.node_count();
+        valid.sort_unstable_by_key(|&i| Rank::new(records[i].inputs, epoch, node_count));
+        apply_merged(cx, epoch, valid.into_iter().map(|i| records[i]), &mut deleted);
+        for Ordered { entry, writes } in ordered {
+            let record = records[entry];
+            let Some(logged) = writes else {
+                let ran = in_order(record).map(|job| self.execute(cx, epoch, &[job]));
+                let writes = ran.iter().flatten().flat_map(|finished| &finished.writes);
+                writes.for_each(|write| deleted.note(write));
+                continue;
+            };
+            let header = RecordHeader::new(record.inputs.txn);
+            for write in logged.read(args_of(record)).expect(INTACT) {
+                deleted.note(&write);
+                let version = Version { version: epoch, header, value: write.value };
+                cx.store.apply(write.table, write.key, version);
+            }
+        }
+        let horizon = horizon_of(epoch, &self.options);
+        self.applied.deletions.note(epoch, deleted.rows, horizon);
+        (self.applied.epoch, self.applied.heads) = (epoch, heads);
+        cx.store.publish(epoch);
+    }
+}
+
+impl GeoGauss {
+    /// The first input of every run: continues from the log.
+    pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
+        assert!(durable.checkpoint.is_none(), "no checkpoint was requested");
+        let state = &mut self.state;
+        let mut epochs = Vec::new();
+        for (position, record) in &durable.records {
+            state.read_record(*position, record, &mut epochs);
+        }
+        state.streams.finish_restore(&state.replica);
+        for record in epochs {
+            cx.mark("geogauss.epoch_replayed");
+            state.replay(cx, EpochRecord::decode(&record).expect(INTACT));
+        }
+        state.epochs.open = state.epochs.reserved.next();
+        let (length, open) = (state.options.epoch(), state.epochs.open);
+        state.epochs.clock = EpochClock::new(length, open, cx.now.at);
+        state.replica.begin_run(cx.rng.u64(..));
+        state.streams.update_available(cx, &state.replica);
+        self.end_half_epoch(cx);
+        cx.set_timer(Timer::Fetch, FETCH);
+    }
+
+    /// Ends the last epoch of the log, if it has a batch and no end.
+    fn end_half_epoch(&mut self, cx: &mut Cx<'_, Self>) {
+        let own = self.state.streams.own(&self.state.replica);
+        let last = own.slots.get(&own.received).map(|slot| slot.batch.clone());
+        if let Some(last) = last.filter(|batch| !batch.is_last) {
+            cx.mark("geogauss.half_epoch_ended");
+            self.broadcast(cx, last.epoch, true, Vec::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::streams::Bid;
+
+    #[test]
+    fn the_record_of_an_epoch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let decisions = Decisions { is_valid: vec![true, false, true], ordered: Vec::new() };
+        let heads = vec![Bid(1), Bid(300)];
+        let record = EpochRecord { epoch: SnapshotVersion(5), heads, decisions };
+        let bytes = record.encode();
+        assert_eq!(EpochRecord::decode(&bytes).unwrap(), record);
+        assert!(EpochRecord::decode(&bytes[..bytes.len() - 1]).is_err());
+    }
+}

@@ -1,0 +1,192 @@
+//! The state of a replica, grouped by phase.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pangea_core::guarantee::Isolation;
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::protocol::{Setup, Status};
+use pangea_core::time::Timestamp;
+use pangea_core::txn::{Program, Registry};
+
+use super::GeoGauss;
+use super::batch::TxnRecord;
+use super::clock::EpochClock;
+use super::deletions::Deletions;
+use super::options::Options;
+use crate::replica::Replica;
+use crate::streams::{Bid, Heads, Streams};
+
+/// A replica.
+pub(super) struct State {
+    pub registry: Arc<Registry>,
+    pub options: Options,
+    pub replica: Replica,
+    pub streams: Streams<GeoGauss>,
+    pub epochs: Epochs,
+    pub execution: Execution,
+    pub applied: Applied,
+    /// Strict reads, with the epoch that each waits for.
+    pub fresh: Vec<(SnapshotVersion, Ticket)>,
+    pub counters: Counters,
+}
+
+/// §3, §4.1: epochs by physical time.
+pub(super) struct Epochs {
+    pub clock: EpochClock,
+    /// The epoch to which this replica adds transactions. It adds none to earlier ones.
+    pub open: SnapshotVersion,
+    /// Whether it has added any to the open epoch.
+    pub has_txns: bool,
+    /// When the first one was added.
+    pub opened_at: Timestamp,
+    /// The last end of an epoch that each replica has sent apart from its batches.
+    pub ends: Vec<End>,
+    /// The last epoch that this replica may end, as far as that is durable.
+    pub reserved: SnapshotVersion,
+    /// Later reservations, with their log positions.
+    pub reserving: VecDeque<(SnapshotVersion, LogPosition)>,
+}
+
+/// The end of an epoch of one replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct End {
+    /// The last epoch.
+    pub through: SnapshotVersion,
+    /// The last batch of these epochs.
+    pub last: Bid,
+}
+
+/// §4.1.1: execution, before the merge.
+#[derive(Default)]
+pub(super) struct Execution {
+    /// Transactions that wait to be run.
+    pub queue: VecDeque<Job>,
+    /// Transactions that were added to an epoch and are not decided, in the order of their numbers.
+    pub in_flight: VecDeque<InFlight>,
+    /// The current batch.
+    pub current: Vec<TxnRecord>,
+    /// Its approximate size in bytes.
+    pub current_bytes: usize,
+}
+
+/// A transaction of a local client.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub ticket: Ticket,
+    pub program: Program,
+    pub level: Isolation,
+    /// How often it has lost.
+    pub attempt: u8,
+}
+
+/// A transaction that was added to an epoch.
+pub(super) struct InFlight {
+    pub txn: TxnId,
+    pub job: Job,
+    /// The result of its run, if it was run.
+    pub result: Vec<u8>,
+}
+
+/// The epochs that were merged.
+pub(super) struct Applied {
+    /// The last epoch with transactions.
+    pub epoch: SnapshotVersion,
+    /// The batches of the epochs up to it.
+    pub heads: Heads,
+    pub deletions: Deletions,
+}
+
+/// Counters for operators and reports.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    pub epochs: u64,
+    pub txns_local: u64,
+    pub txns_committed: u64,
+    pub txns_lost: u64,
+    pub txns_retried: u64,
+    pub txns_ordered: u64,
+    pub txns_aborted: u64,
+}
+
+impl State {
+    pub(super) fn new(setup: Setup<GeoGauss>) -> Self {
+        let replica = Replica::new(setup.me, setup.topology.group(ShardId(0)));
+        let n = replica.topology.node_count();
+        let first = SnapshotVersion(1);
+        Self {
+            streams: Streams::new(n, true),
+            epochs: Epochs {
+                clock: EpochClock::new(setup.options.epoch(), first, Timestamp::default()),
+                open: first,
+                has_txns: false,
+                opened_at: Timestamp::default(),
+                ends: vec![End::default(); n],
+                reserved: SnapshotVersion::ZERO,
+                reserving: VecDeque::new(),
+            },
+            execution: Execution::default(),
+            applied: Applied {
+                epoch: SnapshotVersion::ZERO,
+                heads: vec![Bid(0); n],
+                deletions: Deletions::default(),
+            },
+            fresh: Vec::new(),
+            counters: Counters::default(),
+            registry: setup.registry,
+            options: setup.options,
+            replica,
+        }
+    }
+
+    pub(super) fn me(&self) -> NodeId {
+        self.replica.me
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let (c, streams) = (&self.counters, &self.streams.counters);
+        let counters = [
+            ("epochs", c.epochs),
+            ("batches_sent", streams.batches_sent),
+            ("batch_bytes", streams.batch_bytes),
+            ("batches_fetched", streams.batches_fetched),
+            ("batch_bytes_held", self.streams.bytes_buffered()),
+            ("txns_local", c.txns_local),
+            ("txns_committed", c.txns_committed),
+            ("txns_lost", c.txns_lost),
+            ("txns_retried", c.txns_retried),
+            ("txns_ordered", c.txns_ordered),
+            ("txns_aborted", c.txns_aborted),
+            ("txns_in_flight", self.execution.in_flight.len() as u64),
+            ("deletions_remembered", self.applied.deletions.len() as u64),
+        ];
+        Status {
+            version: self.applied.epoch,
+            members: self.replica.topology.node_ids().collect(),
+            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+            ..Status::default()
+        }
+    }
+
+    /// Asserts the invariants that hold between any two steps.
+    pub(super) fn invariants(&self) {
+        self.streams.invariants(&self.replica);
+        let (epochs, execution) = (&self.epochs, &self.execution);
+        assert!(self.applied.epoch < epochs.open, "only closed epochs are merged");
+        assert!(
+            epochs.has_txns || execution.current.is_empty(),
+            "the transactions of a batch are in the open epoch"
+        );
+        let numbers = execution.in_flight.iter().map(|it| it.txn.sequence());
+        assert!(numbers.is_sorted_by(|a, b| a < b), "local transactions are in order");
+        for (log, head) in self.streams.logs.iter().zip(&self.applied.heads) {
+            assert!(*head <= log.received, "merged batches were received");
+            assert!(log.collected <= *head, "collected batches were merged");
+            let epochs = log.slots.values().map(|slot| (slot.batch.epoch, slot.batch.is_last));
+            let is_before = |a: &(SnapshotVersion, bool), b: &(SnapshotVersion, bool)| {
+                a.0 < b.0 || a.0 == b.0 && !a.1
+            };
+            assert!(epochs.is_sorted_by(is_before), "nothing is added to an epoch after its end");
+        }
+    }
+}

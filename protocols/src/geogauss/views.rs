@@ -1,0 +1,239 @@
+//! Views: which replicas have to end an epoch, and which batches of the others count (§5.2).
+//!
+//! In the paper, Raft agrees on the replicas that are alive, and does not say up to which epoch a
+//! removed one counts. Here it takes two decisions of agreement:
+//!
+//! ```text
+//!   leader                          each member of the next view
+//!     | Seal(out: C, joining: D) ---> |   takes no more batches of C, ends no epoch that it has
+//!     |                               |   not reserved before, and reports both, durably
+//!     | <--- Report(C ended 7, mine reserved up to 107)
+//!     |  all have reported
+//!     | View(members: A, B, D from 108; C counts up to 7) --> everybody
+//! ```
+//!
+//! An epoch is merged only when its batches are on f + 1 replicas, so a majority contains one that
+//! has them. Therefore the last epoch that any reporter has from a sealed replica covers all that
+//! anybody has merged. What is after it counts nowhere. A replica that joins begins after all
+//! epochs that a member of the earlier view may still end without it.
+//!
+//! The batches of a replica between two removals are a *life* of it, named by the view in which it
+//! joined. Its batches are numbered on, but those that did not count are replaced.
+
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use serde::{Deserialize, Serialize};
+
+use crate::streams::Bid;
+
+/// The number of a view, from 1 on.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ViewNumber(pub u64);
+
+/// A set of replicas that have to end each epoch, and how the others ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// The number of the view.
+    pub number: ViewNumber,
+    /// One for each replica.
+    pub lives: Vec<Life>,
+}
+
+/// The part that a replica has in a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Life {
+    /// The view in which it joined last.
+    pub joined: ViewNumber,
+    /// The first epoch that it has to end.
+    pub first: SnapshotVersion,
+    /// The end of the life; `None` for a member.
+    pub ended: Option<Ended>,
+}
+
+/// The end of a life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ended {
+    /// The last epoch in which the batches of the replica count.
+    pub epoch: SnapshotVersion,
+    /// The last batch that counts.
+    pub last: Bid,
+}
+
+/// A decision that prepares a view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// The view that it ends.
+    pub of: ViewNumber,
+    /// The members that are removed.
+    pub out: Vec<NodeId>,
+    /// The replicas that join.
+    pub joining: Vec<NodeId>,
+}
+
+/// What a member of the next view has when it learns of a seal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The last epoch that the member may end before the next view.
+    pub reserved: SnapshotVersion,
+    /// For each replica that is not a member of the next view, the last epoch of its life that has
+    /// ended in the batches that are durable here.
+    pub ended: Vec<Ended>,
+}
+
+impl View {
+    /// The first view, with all replicas.
+    pub fn first(node_count: usize) -> Self {
+        let number = ViewNumber(1);
+        let first = SnapshotVersion(1);
+        Self { number, lives: vec![Life { joined: number, first, ended: None }; node_count] }
+    }
+
+    /// Whether a replica is a member.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.lives[node.index()].ended.is_none()
+    }
+
+    /// The members.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> {
+        let lives = (0..).map(NodeId).zip(&self.lives);
+        lives.filter(|(_, life)| life.ended.is_none()).map(|(node, _)| node)
+    }
+
+    /// Whether an epoch waits for a replica.
+    pub fn waits_for(&self, node: NodeId, epoch: SnapshotVersion) -> bool {
+        let Life { first, ended, .. } = self.lives[node.index()];
+        ended.is_none() && epoch >= first
+    }
+
+    /// Whether a seal can follow this view: it removes members, lets others join, and leaves enough.
+    pub fn allows(&self, seal: &Seal) -> bool {
+        let is_node = |node: &NodeId| node.index() < self.lives.len();
+        let Seal { of, out, joining } = seal;
+        let are_nodes = out.iter().chain(joining).all(is_node);
+        are_nodes
+            && *of == self.number
+            && (!out.is_empty() || !joining.is_empty())
+            && out.iter().all(|node| self.has(*node))
+            && joining.iter().all(|node| !self.has(*node))
+            && self.next_members(seal).len() > self.lives.len() / 2
+    }
+
+    /// The members after a seal: all of them have to report.
+    pub fn next_members(&self, seal: &Seal) -> Vec<NodeId> {
+        let stays = |node: &NodeId| !seal.out.contains(node);
+        let nodes = (0..self.lives.len() as u16).map(NodeId);
+        let is_next = |node: &NodeId| self.has(*node) && stays(node) || seal.joining.contains(node);
+        nodes.filter(is_next).collect()
+    }
+
+    /// The view after a seal on which all of its members have reported.
+    ///
+    /// # Panics
+    /// If the seal does not follow this view, or a report is missing.
+    pub fn next(&self, seal: &Seal, reports: &[(NodeId, Report)]) -> Self {
+        assert!(self.allows(seal), "the seal is of this view");
+        let has_reported = |node: &NodeId| reports.iter().any(|(from, _)| from == node);
+        let members = self.next_members(seal);
+        assert!(members.iter().all(has_reported), "all members of the next view have reported");
+        let number = ViewNumber(self.number.0 + 1);
+        let reserved = reports.iter().map(|(_, report)| report.reserved).max();
+        let first = reserved.unwrap_or_default().next();
+        let life = |(node, life): (NodeId, &Life)| {
+            if seal.joining.contains(&node) {
+                return Life { joined: number, first, ended: None };
+            }
+            if self.has(node) && !seal.out.contains(&node) {
+                return *life;
+            }
+            let found = reports.iter().map(|(_, report)| report.ended[node.index()]).max();
+            let found = found.unwrap_or_default();
+            // It was cut before: only what is not on f + 1 replicas may be missing now.
+            let ended = life.ended.map_or(found, |before| found.min(before));
+            Life { ended: Some(ended), ..*life }
+        };
+        Self { number, lives: (0..).map(NodeId).zip(&self.lives).map(life).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(reserved: u64, ended: [u64; 3]) -> Report {
+        let end = |epoch| Ended { epoch: SnapshotVersion(epoch), last: Bid(10 * epoch) };
+        Report { reserved: SnapshotVersion(reserved), ended: ended.map(end).to_vec() }
+    }
+
+    fn nodes(nodes: &[u16]) -> Vec<NodeId> {
+        nodes.iter().copied().map(NodeId).collect()
+    }
+
+    fn seal(of: u64, out: &[u16], joining: &[u16]) -> Seal {
+        Seal { of: ViewNumber(of), out: nodes(out), joining: nodes(joining) }
+    }
+
+    #[test]
+    fn a_removed_replica_counts_up_to_the_last_epoch_that_any_reporter_has() {
+        let view = View::first(3);
+        let seal = seal(1, &[2], &[]);
+        assert_eq!(view.next_members(&seal), nodes(&[0, 1]));
+        let reports = [(NodeId(0), report(107, [0, 0, 6])), (NodeId(1), report(120, [0, 0, 7]))];
+        let next = view.next(&seal, &reports);
+        assert_eq!(next.number, ViewNumber(2));
+        assert!(next.members().eq(nodes(&[0, 1])));
+        let ended = Some(Ended { epoch: SnapshotVersion(7), last: Bid(70) });
+        assert_eq!(next.lives[2].ended, ended);
+        assert!(!next.waits_for(NodeId(2), SnapshotVersion(5)));
+    }
+
+    #[test]
+    fn a_replica_that_joins_begins_after_all_reserved_epochs_in_a_new_life() {
+        let reports = [(NodeId(0), report(107, [0, 0, 6])), (NodeId(1), report(120, [0, 0, 7]))];
+        let view = View::first(3).next(&seal(1, &[2], &[]), &reports);
+        let back = seal(2, &[], &[2]);
+        let all: Vec<_> = [300, 350, 50].into_iter().zip(0..).collect();
+        let reports = all.iter().map(|&(reserved, node)| (NodeId(node), report(reserved, [0; 3])));
+        let next = view.next(&back, &reports.collect::<Vec<_>>());
+        let first = SnapshotVersion(351);
+        assert_eq!(next.lives[2], Life { joined: ViewNumber(3), first, ended: None });
+        assert!(next.waits_for(NodeId(2), first));
+        assert!(!next.waits_for(NodeId(2), SnapshotVersion(350)));
+        assert_eq!(next.lives[0], view.lives[0], "the others go on");
+    }
+
+    #[test]
+    fn a_life_that_has_ended_is_cut_again_and_never_extended() {
+        let ended = |view: &View| view.lives[2].ended.unwrap().epoch.0;
+        let five = View::first(5);
+        let report = |reserved: u64, of: u64| {
+            let end = Ended { epoch: SnapshotVersion(of), last: Bid(of) };
+            Report { reserved: SnapshotVersion(reserved), ended: vec![end; 5] }
+        };
+        let reports = |of: &[u64], from: &[u16]| -> Vec<_> {
+            let from = from.iter().copied().map(NodeId);
+            from.zip(of.iter().map(|of| report(100, *of))).collect()
+        };
+        let view = five.next(&seal(1, &[2], &[]), &reports(&[7, 5, 5, 5], &[0, 1, 3, 4]));
+        assert_eq!(ended(&view), 7);
+        let less = view.next(&seal(2, &[0], &[]), &reports(&[5, 5, 6], &[1, 3, 4]));
+        assert_eq!(ended(&less), 6, "node 0 alone had epoch 7, which nobody can have merged");
+        let more = view.next(&seal(2, &[0], &[]), &reports(&[8, 8, 8], &[1, 3, 4]));
+        assert_eq!(ended(&more), 7);
+    }
+
+    #[test]
+    fn a_seal_that_makes_no_sense_is_refused() {
+        let view = View::first(3);
+        for wrong in [
+            seal(2, &[2], &[]),
+            seal(1, &[], &[]),
+            seal(1, &[], &[2]),
+            seal(1, &[3], &[]),
+            seal(1, &[1, 2], &[]),
+        ] {
+            assert!(!view.allows(&wrong), "{wrong:?}");
+        }
+        assert!(view.allows(&seal(1, &[2], &[])));
+    }
+}

@@ -1,0 +1,114 @@
+//! GeoGauss, for a few seeds, without faults and with those after which all nodes come back.
+
+use pangea_core::guarantee::Isolation;
+use pangea_core::time::Span;
+use pangea_protocols::geogauss::{Conflicts, GeoGauss, MergeRule, Options};
+use pangea_sim::check::model::Model;
+use pangea_sim::check::recorded::check;
+use pangea_sim::{FaultKind, Report, Settings, run};
+
+use crate::runs::clean;
+
+fn settings(seed: u64, workload: &str) -> Settings {
+    let workload = workload.to_owned();
+    let duration = Span::from_ms(3_000);
+    Settings { seed, workload, duration, faults: Vec::new(), ..Settings::default() }
+}
+
+/// Faults after which all nodes come back with their disks: nobody has to be removed.
+const PASSING: [FaultKind; 18] = [
+    FaultKind::Crash,
+    FaultKind::FullStop,
+    FaultKind::Partition,
+    FaultKind::OneWay,
+    FaultKind::Partial,
+    FaultKind::Flap,
+    FaultKind::SlowLink,
+    FaultKind::NarrowLink,
+    FaultKind::HeldLane,
+    FaultKind::SlowDisk,
+    FaultKind::StuckDisk,
+    FaultKind::FullDisk,
+    FaultKind::Pause,
+    FaultKind::SlowProcessor,
+    FaultKind::ClockJump,
+    FaultKind::LyingClock,
+    FaultKind::CrashAfterMark,
+    FaultKind::Quiet,
+];
+
+#[test]
+fn geogauss_keeps_its_levels_and_loses_nothing_while_nodes_come_back() {
+    let mut marks = [("geogauss.epoch_replayed", 0), ("geogauss.half_epoch_ended", 0)];
+    for isolation in Isolation::ALL {
+        for workload in ["list-append", "bank", "ranges", "register"] {
+            for seed in 1_000..1_006 {
+                let faults = PASSING.to_vec();
+                let settings = Settings { isolation, faults, ..settings(seed, workload) };
+                let report = clean::<GeoGauss>(&settings, &Options::default());
+                marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+            }
+        }
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+}
+
+#[test]
+fn geogauss_is_serializable_where_all_transactions_are() {
+    for workload in ["list-append", "bank", "ranges", "register", "write-skew", "index", "tpcc"] {
+        for seed in 1_000..1_006 {
+            clean::<GeoGauss>(&settings(seed, workload), &Options::default());
+        }
+    }
+}
+
+/// Histories are held to the level that their transactions have asked for.
+#[test]
+fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
+    for isolation in Isolation::ALL {
+        for workload in ["list-append", "bank", "ranges", "long-fork", "smallbank", "tpcc"] {
+            for seed in 1_000..1_003 {
+                let settings = Settings { isolation, ..settings(seed, workload) };
+                clean::<GeoGauss>(&settings, &Options::default());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
+    let merge = MergeRule::Claims;
+    for conflicts in [Conflicts::Retry, Conflicts::Abort] {
+        let options = Options { merge, conflicts, ..Options::default() };
+        for isolation in Isolation::ALL {
+            for workload in ["list-append", "bank"] {
+                let settings = Settings { isolation, ..settings(1_000, workload) };
+                clean::<GeoGauss>(&settings, &options);
+            }
+        }
+    }
+}
+
+/// The snapshot level permits write skew, so a history of it is not serializable.
+#[test]
+fn write_skew_is_possible_at_the_snapshot_level() {
+    let skewed = |seed| {
+        let isolation = Isolation::Snapshot;
+        let settings = Settings { isolation, ..settings(seed, "write-skew") };
+        let Report { violation, recorded, .. } =
+            run::<GeoGauss>(&settings, &Options::default()).unwrap();
+        assert_eq!(violation, None);
+        let recorded = recorded.expect("registers have histories");
+        let verdict = check(&recorded, Model::Serializable, "write-skew");
+        verdict.into_result().is_err_and(|found| found.anomaly.starts_with("G2"))
+    };
+    assert!((1_000..1_020).any(skewed), "no run has the anomaly");
+}
+
+#[test]
+fn a_replica_that_is_alone_waits_for_nobody() {
+    for workload in ["list-append", "bank"] {
+        let settings = Settings { nodes: 1, ..settings(1_000, workload) };
+        clean::<GeoGauss>(&settings, &Options::default());
+    }
+}
