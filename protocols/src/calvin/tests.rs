@@ -10,6 +10,7 @@ mod nonsense;
 mod results;
 mod sources;
 mod strangers;
+mod subscriptions;
 mod turns;
 
 use std::num::NonZeroUsize;

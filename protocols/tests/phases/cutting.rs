@@ -82,6 +82,34 @@ fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
     }
 }
 
+/// The coordinator names to a replica the cut for which its strict read waits. It leaves its place
+/// before that cut is decided, and the next one decides another.
+#[test]
+fn a_strict_read_asks_the_next_coordinator_as_soon_as_that_decides_a_cut() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let first = cluster.leader();
+    let reader = (first + 1) % 3;
+    cluster.rule = Box::new(move |from, _, message| match message {
+        message!(Agreement { .. }) if from.index() == first => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    let read = cluster.submit(reader, Request::Fresh);
+    cluster.settle();
+    cluster.cut();
+    cluster.step(first, Input::Stop);
+    cluster.settle();
+    let next = cluster.leader();
+    assert_ne!(next, first);
+    cluster.call(next, "put x 1");
+    cluster.batch(next);
+    cluster.cut();
+    assert_eq!(cluster.value(reader, "x"), "1");
+    assert_eq!(cluster.mark(reader, "inputs.barrier_again"), 1);
+    assert!(cluster.fresh(reader, read).is_none(), "that cut may be older than the read");
+    cluster.cut();
+    assert!(cluster.fresh(reader, read).is_some());
+}
+
 /// The coordinator names to a replica the cut for which its strict read waits. It crashes before
 /// that cut is durable, and returns as the coordinator of a cluster without writes.
 #[test]

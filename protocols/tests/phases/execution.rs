@@ -1,12 +1,15 @@
-//! Local execution (Minerva §3.2): uncommitted writes, and transactions that build on them.
+//! Local execution (Minerva §3.2): uncommitted writes, and transactions that build on them. And
+//! reads of a replica that executes nothing for a while (Calvin §5).
 
 use pangea_core::ids::Ticket;
 use pangea_core::protocol::{Input, Request, Submission};
 use pangea_core::txn::Outcome;
+use pangea_protocols::calvin::{self, Calvin, Checkpoints, Reads};
 use pangea_protocols::minerva::Options;
 
 use super::script::program;
-use super::support::{Cluster, by_hand, paper_by_hand};
+use super::support::words::Transcribed;
+use super::support::{Cluster, ClusterOf, by_hand, paper_by_hand};
 
 #[test]
 fn a_reader_of_a_local_predecessor_that_committed_as_executed_is_valid_across_epochs() {
@@ -153,4 +156,30 @@ fn a_node_takes_no_more_transactions_than_the_limit() {
     let ticket = Ticket(IN_FLIGHT_MAX + 1);
     cluster.step(0, Input::Submit(vec![submission(ticket.0)]));
     assert!(is_refused(&cluster, ticket));
+}
+
+/// Calvin §5, the first mode: its peers answer for a replica that is frozen. A read there must see
+/// what they have answered.
+#[test]
+fn a_snapshot_read_on_a_frozen_replica_is_answered_when_that_has_caught_up() {
+    let options = calvin::Options {
+        checkpoints: Checkpoints::Frozen,
+        checkpoint_bytes: 1,
+        reads: Reads::Snapshot,
+        ..Calvin::by_hand()
+    };
+    let mut cluster = ClusterOf::<Calvin>::new(3, options);
+    let frozen = cluster.leader();
+    cluster.set_writes_checkpoints(frozen, false);
+    cluster.call_declared(frozen, "add x 1");
+    cluster.epoch();
+    let ticket = cluster.call_declared(frozen, "get x; add x 1");
+    cluster.epoch();
+    assert_eq!(cluster.result(frozen, ticket), "1", "a peer has run it");
+    assert_eq!(cluster.value(frozen, "x"), "1");
+    let read = cluster.look(frozen, "get x");
+    cluster.settle();
+    assert!(cluster.outcome(frozen, read).is_none());
+    cluster.set_writes_checkpoints(frozen, true);
+    assert_eq!(cluster.result(frozen, read), "2");
 }

@@ -295,3 +295,26 @@ fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_
     assert_eq!(cluster.everywhere("z"), "249");
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
 }
+
+/// A node takes the checkpoint of another peer when the first one stalls. The chunks of the first
+/// arrive nevertheless, with the number that is next. They are of another version.
+#[test]
+fn parts_of_a_peer_that_was_given_up_are_no_parts_of_what_another_sends() {
+    let (mut cluster, away, peer) = behind_by_many_parts();
+    let other = 3 - away - peer;
+    let_pass_before(&mut cluster, 5);
+    put(&mut cluster, other, "key89", "another-value");
+    cluster.run_for(61_000);
+    assert_eq!(last_request(&cluster, away).0, other);
+    cluster.rule = Box::new(move |from, _, message| match message {
+        message!(CheckpointChunk { .. }) if from.index() == other => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.release();
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
+    assert!(cluster.mark(away, "inputs.unexpected_chunk") > 0);
+    cluster.heal();
+    cluster.run_for(2_000);
+    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 2);
+    assert_eq!(cluster.everywhere("key89"), "another-value");
+}

@@ -451,3 +451,132 @@ fn a_node_that_stops_without_a_majority_says_so() {
     of::<Calvin>(Calvin::by_hand);
     of::<Calvin>(asynchronous);
 }
+
+/// The messages about the last epoch are lost with a connection. The shards would then wait for
+/// each other for seconds.
+#[test]
+fn a_shard_says_again_that_it_begins_no_more_epochs() {
+    let mut cluster = two_shards();
+    cluster.on_words(|_, _, words| match words.starts_with("Sealed") {
+        true => Fate::Lose,
+        false => Fate::Deliver,
+    });
+    (0..2).for_each(|id| ask_to_stop(&mut cluster, id));
+    cluster.run_for(300);
+    assert!(!may_stop(&cluster, 0) && !may_stop(&cluster, 1));
+    cluster.heal();
+    cluster.run_for(500);
+    assert!(may_stop(&cluster, 0) && may_stop(&cluster, 1));
+}
+
+/// The release is lost, and the node announces its stop as before.
+#[test]
+fn a_node_that_announces_its_stop_again_is_released_again() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (_, others) = roles(&cluster);
+        cluster.on_words(|_, _, words| match words.starts_with("MayStop") {
+            true => Fate::Lose,
+            false => Fate::Deliver,
+        });
+        ask_to_stop(&mut cluster, others[0]);
+        cluster.run_for(50);
+        assert!(!may_stop(&cluster, others[0]));
+        cluster.heal();
+        cluster.run_for(300);
+        assert!(may_stop(&cluster, others[0]));
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// A node that was released may end when its transactions are decided, before the coordinator hears
+/// of that.
+#[test]
+fn a_coordinator_proposes_no_cut_that_needs_the_vote_of_a_node_that_it_has_released() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (leader, [stopping, staying]) = roles(&cluster);
+        cluster.call_declared(stopping, "add x 10");
+        cluster.batch(stopping);
+        ask_to_stop(&mut cluster, stopping);
+        cluster.on_words(|_, _, words| match words.starts_with("Stopping") {
+            true => Fate::Lose,
+            false => Fate::Deliver,
+        });
+        cluster.fire(leader, Timer::Epoch);
+        assert!(may_stop(&cluster, stopping), "enough others stay");
+        cluster.disconnect(leader, staying);
+        cluster.call_declared(leader, "add x 100");
+        cluster.batch(leader);
+        let before = cluster.mark(leader, "inputs.cut_proposed");
+        cluster.fire(leader, Timer::Epoch);
+        assert_eq!(cluster.mark(leader, "inputs.cut_proposed"), before);
+        assert!(cluster.mark(leader, "inputs.sealed") > 0);
+        // In its next life it stays.
+        cluster.crash(stopping);
+        cluster.start(stopping);
+        cluster.heal();
+        cluster.reconnect(leader, staying);
+        cluster.run_for(3_000);
+        cluster.epoch();
+        cluster.run_for(500);
+        assert_eq!(cluster.everywhere("x"), "113");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// The others go on while a node writes its last checkpoint, which therefore lacks epochs that it
+/// has applied. Its next program could not run those.
+#[test]
+fn a_node_that_applied_epochs_while_it_wrote_its_last_checkpoint_takes_another() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (leader, [stopping, _]) = roles(&cluster);
+        cluster.set_writes_checkpoints(stopping, false);
+        ask_to_stop(&mut cluster, stopping);
+        cluster.run_for(100);
+        cluster.call_declared(leader, "add x 10");
+        cluster.batch(leader);
+        cluster.fire(leader, Timer::Epoch);
+        assert_eq!(cluster.value(stopping, "x"), "13");
+        cluster.set_writes_checkpoints(stopping, true);
+        cluster.run_for(100);
+        assert!(may_stop(&cluster, stopping));
+        assert_eq!(cluster.mark(stopping, "inputs.stop_checkpoint"), 2);
+        cluster.crash(stopping);
+        cluster.nodes[stopping].is_newer = true;
+        cluster.start(stopping);
+        cluster.run_for(100);
+        assert_eq!(refused(&cluster, stopping), None);
+        assert_eq!(cluster.value(stopping, "x"), "13");
+    }
+    of::<Minerva>(rerun());
+    of::<Calvin>(Calvin::by_hand());
+}
+
+/// The last node is not released, because the coordinator ends. It knows that nobody is left for
+/// whom it could wait.
+#[test]
+fn a_node_says_that_it_waits_for_nobody_before_it_ends() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let (leader, [first, last]) = roles(&cluster);
+        cluster.on_words(move |_, to, words| match to == last && words.starts_with("MayStop") {
+            true => Fate::Lose,
+            false => Fate::Deliver,
+        });
+        [first, last, leader].into_iter().for_each(|id| ask_to_stop(&mut cluster, id));
+        for id in [first, leader] {
+            assert!(may_stop(&cluster, id), "node {id}");
+            cluster.crash(id);
+        }
+        cluster.run_for(1);
+        assert!(may_stop(&cluster, last), "it does not wait for seconds");
+        let brain = cluster.nodes[last].brain.as_ref().expect("the node runs");
+        assert!(!brain.ends_alone(), "no cut is undecided");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}

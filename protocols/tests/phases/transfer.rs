@@ -337,20 +337,27 @@ fn what_is_slow_to_come_is_not_asked_for_again() {
     assert_has_installed(&mut cluster, away);
 }
 
+fn put_once(cluster: &mut Cluster, at: usize) {
+    cluster.call(at, "put y 1");
+    cluster.batch(at);
+    cluster.run_for(100);
+}
+
+/// Whether a node retains versions before the last.
+fn is_pinned(cluster: &Cluster, id: usize) -> bool {
+    let node = &cluster.nodes[id];
+    node.store.oldest_pinned() < node.applied()
+}
+
 #[test]
 fn a_peer_that_is_gone_for_good_holds_nothing_back() {
     let (mut cluster, away, peer) = cut_off_after(5);
     cluster.crash(away);
-    cluster.call(peer, "put y 1");
-    cluster.batch(peer);
+    put_once(&mut cluster, peer);
     cluster.run_for(20_000);
-    let pinned = |cluster: &Cluster| {
-        let node = &cluster.nodes[peer];
-        node.store.oldest_pinned() < node.applied()
-    };
-    assert!(pinned(&cluster), "the receiver may continue the transfer");
+    assert!(is_pinned(&cluster, peer), "the receiver may continue the transfer");
     cluster.run_for(15_000);
-    assert!(!pinned(&cluster));
+    assert!(!is_pinned(&cluster, peer));
 }
 
 /// They were in flight when the peers dropped them.
@@ -548,4 +555,23 @@ fn cuts_are_kept_until_the_checkpoint_that_covers_them_is_durable() {
     for id in [first, second] {
         assert_eq!(cluster.value(id, "x"), "41");
     }
+}
+
+/// Nothing is retained for a log that is lost. What the replaced node needs it asks for anew.
+#[test]
+fn a_transfer_ends_with_the_disk_of_its_receiver() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.crash(away);
+    put_once(&mut cluster, peer);
+    assert!(is_pinned(&cluster, peer), "the receiver may continue the transfer");
+    cluster.rule = Box::new(|_, _, message| match message {
+        message!(RejoinReply { .. }) => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.replace(away);
+    cluster.run_for(100);
+    assert!(!is_pinned(&cluster, peer));
+    cluster.heal();
+    cluster.run_for(3_000);
+    assert_eq!(cluster.everywhere("y"), "1");
 }

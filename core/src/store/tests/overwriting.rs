@@ -287,3 +287,28 @@ fn a_store_that_was_cleared_keeps_all_versions_until_it_overwrites_again() {
     let found = store.read(TABLE, &key(b"k"), SnapshotVersion(1));
     assert_eq!(found, Some(version(1, Some(b"one"))));
 }
+
+/// A version of which there is a copy is overwritten together with others.
+#[test]
+fn the_copies_of_values_that_a_batch_overwrites_are_removed() {
+    let cold = ColdMemory::default();
+    let store = Arc::new(Store::with_cold(Box::new(cold.clone()), 0));
+    let keys = [key(b"a"), key(b"b")];
+    store.publish(SnapshotVersion(1));
+    let write = |at: u64| {
+        store.overwrite(store.published());
+        let value = [at as u8; 100];
+        let put = |key: &Key| (TABLE, key.clone(), version(at, Some(&value)));
+        store.apply_batch(&Sequential, SnapshotVersion(at), keys.iter().map(put).collect());
+        store.publish(SnapshotVersion(at));
+    };
+    write(2);
+    store.evict();
+    assert_eq!(cold.len(), 2);
+    write(3);
+    store.evict_chosen(Chosen::default());
+    assert_eq!(cold.len(), 2, "readers may need the versions before the last");
+    write(4);
+    store.evict_chosen(Chosen::default());
+    assert_eq!(cold.len(), 0);
+}

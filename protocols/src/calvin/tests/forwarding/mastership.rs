@@ -1,7 +1,11 @@
 //! Mastership: its request, its beginning, and the effect of a checkpoint.
 
+use pangea_core::partition::{Partitions, Rule};
+
 use super::*;
+use crate::calvin::forwarding::Requester;
 use crate::inputs::Host as _;
+use crate::streams::Bid;
 
 impl Cluster {
     /// The nodes that the master asks to take its place.
@@ -167,4 +171,72 @@ fn a_master_that_starts_again_runs_nothing_that_is_undecided_before_it_leads_aga
     }
     assert!(cluster.is_master(0));
     assert!(cluster.published().iter().all(|version| *version >= last));
+}
+
+/// It can't learn which cuts were decided in place of those that it had fixed. Until it has a
+/// checkpoint, its readers would see void epochs.
+/// Calvin §3.1.1: after a failover the replicas agree on the last valid batch of the failed master.
+#[test]
+fn a_master_that_lacks_forgotten_cuts_goes_back_before_it_has_a_checkpoint() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    let valid = cluster.published()[1];
+    cluster.away = Some(0);
+    cluster.append(0, b"b");
+    assert_eq!(cluster.published()[0], valid.next(), "it is the master");
+    cluster.wire.clear();
+    cluster.wait(400);
+    cluster.append(1, b"c");
+    cluster.wait(5);
+    for node in [1, 2] {
+        cluster.nodes[node].act(|calvin, _| {
+            let inputs = &mut calvin.state.inputs;
+            let decided = inputs.cut.confirmed.epoch;
+            assert!(inputs.agreement_mut().compact(decided.0));
+        });
+    }
+    cluster.away = None;
+    cluster.connect_again();
+    while !cluster.marks.contains(&(0, "inputs.cuts_skipped")) {
+        for (from, to, message) in std::mem::take(&mut cluster.wire) {
+            cluster.step(to, Input::Message { from: NodeId(from), message });
+        }
+        cluster.tick();
+    }
+    assert_eq!(cluster.published()[0], valid);
+    assert_eq!(cluster.nodes[0].store.timeline(), 1);
+    for node in [1, 2, 0] {
+        cluster.report_progress(node);
+        cluster.deliver();
+    }
+    assert!(cluster.marks.contains(&(0, "inputs.checkpoint_installed")));
+    cluster.wait(20);
+    cluster.assert_equal();
+}
+
+/// It is from a run with asynchronous replication. Its epoch contains or passes over requests of
+/// that run alone.
+/// The paper does not say how to change the mode of replication (Calvin §3.1.1).
+#[test]
+fn a_cut_that_is_left_over_from_a_master_makes_no_later_request_of_a_shard_void() {
+    let topology = Topology::one_node_per_region("t", &["a"], Span::ZERO);
+    let topology = topology.divided(Partitions::new(2, Rule::Hash { prefix_bytes: 8 }));
+    let (mut node, _) = Node::start_in(topology, Vec::new(), "append", &Options::default());
+    let did = node.act(|calvin, cx| {
+        for Submission { ticket, request } in submit(&[b"a", b"b"]) {
+            let Request::Commit(program, _) = request else { panic!("{ticket} is a call") };
+            let request = UnsequencedRequest::new(program, ShardSet::default());
+            calvin.put_in_batch(cx, Requester::Client(ticket), request);
+            calvin.end_batch(cx);
+        }
+        let term = calvin.state.inputs.agreement().term();
+        let master_term = Some(inputs::MasterTerm { term, first: 1 });
+        let heads = vec![Bid(1)];
+        let cut = inputs::Cut { heads, master_term, ..inputs::Cut::default() };
+        calvin.answer_void_requests(cx, &cut);
+    });
+    assert_eq!(did.replies.len(), 1, "the batch up to which the cut goes is void");
+    let in_flight = &node.calvin.state.sequencer.in_flight;
+    assert_eq!(in_flight.iter().map(|it| it.ticket).collect::<Vec<_>>(), [Some(Ticket(1))]);
 }
