@@ -312,9 +312,9 @@ fn parts_of_a_peer_that_was_given_up_are_no_parts_of_what_another_sends() {
     });
     cluster.release();
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
-    assert!(cluster.mark(away, "inputs.unexpected_chunk") > 0);
+    assert!(cluster.mark(away, "transfer.unexpected_chunk") > 0);
     cluster.heal();
     cluster.run_for(2_000);
-    assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 2);
+    assert_eq!(cluster.mark(away, "transfer.checkpoint_requested"), 2);
     assert_eq!(cluster.everywhere("key89"), "another-value");
 }
