@@ -31,6 +31,10 @@ pub(crate) mod kind {
     pub const GIVEN_UP: u8 = 8;
     /// The epochs that a replica may end before it logs this again.
     pub const RESERVED: u8 = 9;
+    /// A seal, and the report of this replica.
+    pub const SEALED: u8 = 10;
+    /// A view.
+    pub const VIEW: u8 = 11;
 }
 
 /// The reason why records of the log can always be decoded.

@@ -29,6 +29,7 @@
 //! if entries have been truncated.
 
 mod check;
+mod driver;
 mod durable_state;
 mod leadership;
 mod replicated;
@@ -51,6 +52,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use check::Refused;
+pub(crate) use driver::{Driver, Settled};
 pub use durable_state::DurableState;
 pub(crate) use leadership::centrality;
 use replicated::ReplicatedLog;

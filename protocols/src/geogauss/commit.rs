@@ -104,6 +104,8 @@ impl GeoGauss {
         let horizon = horizon_of(number, &state.options);
         state.applied.deletions.note(number, deleted.rows, horizon);
         (state.applied.epoch, state.applied.heads) = (number, heads);
+        // A replica that was removed adds nothing to the epochs of the others.
+        state.epochs.open = state.epochs.open.max(number.next());
         state.counters.epochs += 1;
         cx.mark("geogauss.epoch_merged");
         cx.store.publish(number);

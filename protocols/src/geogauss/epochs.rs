@@ -27,23 +27,38 @@ use pangea_core::time::Span;
 use super::messages::Message;
 use super::state::{End, State};
 use super::{GeoGauss, Timer};
-use crate::streams::{Bid, Heads};
+use crate::streams::Heads;
 
 impl State {
-    /// The last epoch that a replica has ended, as far as its batches are here.
+    /// The last epoch that a replica has ended, as far as its batches are here. What it did in a
+    /// later view than this replica's does not count: its epochs may have other members.
     fn ended(&self, source: NodeId) -> SnapshotVersion {
-        if source == self.me() {
-            // After a crash it could add transactions to an epoch that it has not reserved.
-            return SnapshotVersion(self.epochs.open.0 - 1).min(self.reserved());
-        }
+        let life = &self.membership.view.lives[source.index()];
         let log = &self.streams.logs[source.index()];
-        let End { through, last } = self.epochs.ends[source.index()];
-        let by_message = if log.received >= last { through } else { SnapshotVersion::ZERO };
-        let by_batch = log.slots.get(&log.received).map(|slot| match slot.batch.is_last {
-            true => slot.batch.epoch,
-            false => SnapshotVersion(slot.batch.epoch.0 - 1),
-        });
-        by_message.max(by_batch.unwrap_or_default()).max(self.applied.epoch)
+        if life.ended.is_some_and(|ended| log.received >= ended.last) {
+            return SnapshotVersion(u64::MAX);
+        }
+        // Its earlier life counts, too, and is here if nothing of it is missing.
+        let has_earlier = log.voids.is_empty();
+        let waits_for_nobody = SnapshotVersion(if has_earlier { life.first.0 - 1 } else { 0 });
+        if source == self.me() && self.is_member() {
+            // After a crash it could add transactions to an epoch that it has not reserved.
+            let ended = SnapshotVersion(self.epochs.open.0 - 1).min(self.epochs.reserved);
+            return ended.max(waits_for_nobody);
+        }
+        let present = self.membership.view.number;
+        let End { through, last, view } = self.epochs.ends[source.index()];
+        let is_of_life = life.ended.is_none() && view >= life.joined && view <= present;
+        let by_message = is_of_life && log.received >= last;
+        let by_message = if by_message { through } else { SnapshotVersion::ZERO };
+        let batch = log.slots.get(&log.received).map(|slot| &slot.batch);
+        let by_batch =
+            batch.filter(|batch| batch.view <= present).map(|batch| match batch.is_last {
+                true => batch.epoch,
+                false => SnapshotVersion(batch.epoch.0 - 1),
+            });
+        let evidence = by_message.max(by_batch.unwrap_or_default());
+        evidence.max(self.applied.epoch).max(waits_for_nobody)
     }
 
     /// The last epoch that all replicas have ended.
@@ -56,8 +71,8 @@ impl State {
     fn next_epoch(&self) -> Option<SnapshotVersion> {
         let logs = self.streams.logs.iter().zip(&self.applied.heads);
         let next = logs.filter_map(|(log, head)| {
-            let slot = log.slots.get(&head.next()).filter(|_| *head < log.received)?;
-            Some(slot.batch.epoch)
+            let (bid, slot) = log.slots.range(head.next()..).next()?;
+            (*bid <= log.received).then_some(slot.batch.epoch)
         });
         next.min()
     }
@@ -118,6 +133,11 @@ impl GeoGauss {
 
     /// §4.1: adds nothing more to the epochs up to `through`, and tells the peers.
     pub(super) fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, through: SnapshotVersion) {
+        if !self.state.membership.may_end(through) {
+            // The next view may have members that begin before this epoch.
+            cx.mark("geogauss.end_waits_for_view");
+            return cx.set_timer(Timer::Epoch, self.state.options.epoch());
+        }
         let open = self.state.epochs.open;
         assert!(through >= open, "an epoch ends once");
         let had_txns = self.state.epochs.has_txns;
@@ -142,22 +162,17 @@ impl GeoGauss {
         let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
         let after = after.max(self.state.reserving_at());
         let through = SnapshotVersion(self.state.epochs.open.0 - 1);
-        self.state.replica.send_after(cx, after, peer, Message::Eof { through, last });
+        let view = self.state.membership.view.number.0;
+        self.state.replica.send_after(cx, after, peer, Message::Eof { through, last, view });
     }
 
-    /// §4.1.3: a peer adds nothing more to the epochs up to `through`.
-    pub(super) fn on_eof(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        through: SnapshotVersion,
-        last: Bid,
-    ) {
+    /// §4.1.3: a peer adds nothing more to some epochs.
+    pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, told: End) {
         let log = &mut self.state.streams.logs[from.index()];
-        log.known = log.known.max(last);
+        log.known = log.known.max(log.last.map_or(told.last, |last| told.last.min(last)));
         let end = &mut self.state.epochs.ends[from.index()];
-        if through > end.through {
-            *end = End { through, last };
+        if (told.view, told.through) > (end.view, end.through) {
+            *end = told;
         } else {
             cx.mark("geogauss.eof_again");
         }
@@ -165,6 +180,9 @@ impl GeoGauss {
 
     /// Follows peers that are in a later epoch, or have ended this one (§4.1, "coordinator-free").
     pub(super) fn follow_peers(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.state.is_member() {
+            return;
+        }
         for peer in self.state.replica.peers() {
             let end = self.state.epochs.ends[peer.index()].through;
             let log = &self.state.streams.logs[peer.index()];
@@ -178,7 +196,8 @@ impl GeoGauss {
             epochs.clock.follow(reached, cx.now.at);
             // Its own transactions in an epoch that the peer has not ended have time.
             let has_time = epochs.has_txns && epochs.open == present && !is_over;
-            if present >= epochs.open && !has_time {
+            let may_end = self.state.membership.may_end(present);
+            if present >= self.state.epochs.open && !has_time && may_end {
                 cx.mark("geogauss.follows_a_peer");
                 self.end_epoch(cx, present);
             }

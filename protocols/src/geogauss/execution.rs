@@ -51,6 +51,7 @@ impl GeoGauss {
                 Request::Commit(program, level) => self.accept(cx, ticket, program, level),
             }
         }
+        self.ask_for_new_reads(cx);
         self.run_queue(cx);
     }
 
@@ -62,6 +63,10 @@ impl GeoGauss {
         program: Program,
         level: Isolation,
     ) {
+        if !self.state.is_member() {
+            cx.mark("geogauss.refused_while_removed");
+            return cx.reply(ticket, Outcome::Aborted(not_a_member()));
+        }
         let execution = &self.state.execution;
         if execution.in_flight.len() + execution.queue.len() >= IN_FLIGHT_MAX {
             cx.mark("geogauss.too_many_in_flight");
@@ -86,6 +91,10 @@ impl GeoGauss {
 
     /// Runs the next transactions of the queue.
     pub(super) fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
+        // A replica that was removed goes on when it has joined again.
+        if !self.state.is_member() {
+            return;
+        }
         let queue = &mut self.state.execution.queue;
         let count = queue.len().min(self.state.options.slice_txns.get());
         if count == 0 {
@@ -234,11 +243,13 @@ impl GeoGauss {
         is_last: bool,
         records: Vec<TxnRecord>,
     ) {
-        let State { replica, streams, .. } = &mut self.state;
+        let State { replica, streams, membership, .. } = &mut self.state;
         let next = streams.next_sequence;
         let first_sequence = records.first().map_or(next, |record| record.inputs.txn.sequence());
         let bid = streams.own(replica).received.next();
-        let batch = Batch { source: replica.me, bid, epoch, is_last, first_sequence, records };
+        let (source, view) = (replica.me, membership.view.number);
+        let batch = Batch { source, bid, epoch, is_last, view, first_sequence, records };
+        membership.own_head = membership.own_head.max(bid);
         cx.begin_work();
         let bytes = batch.encode();
         cx.end_work(CpuStage::Encode, bytes.len());
@@ -266,4 +277,11 @@ fn weight_of(checks: &Checks) -> usize {
     let value = |it: &isolation::CheckedWrite| it.write.value.as_ref().map_or(0, |it| it.len());
     let write = |it: &isolation::CheckedWrite| WRITE_BYTES + it.write.key.len() + value(it);
     size::sets_bytes(&checks.reads, &[]) + checks.writes.iter().map(write).sum::<usize>()
+}
+
+/// The error while this replica is removed from the cluster.
+fn not_a_member() -> Abort {
+    Abort::new(SqlState::CANNOT_CONNECT_NOW, "this node was removed and is about to join again")
+        .with_detail("The other nodes had not heard from it for some time.")
+        .with_hint("Use another node, or try again later.")
 }

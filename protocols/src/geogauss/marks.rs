@@ -29,6 +29,17 @@ const OWN: &[Mark] = &[
     mark("geogauss.eof_again", "an end of an epoch arrives that is known"),
     mark("geogauss.malformed_eof", "the end of an epoch is refused: it makes no sense")
         .never(NONSENSE),
+    mark("geogauss.end_waits_for_view", "an epoch ends later, because a view is about to begin")
+        .rare("a view must take longer than epochs are reserved ahead"),
+    // §5.2, membership.
+    mark("geogauss.change_proposed", "the leader proposes a seal or a view"),
+    mark("geogauss.sealed", "a replica learns of a seal"),
+    mark("geogauss.view_entered", "a replica enters a view"),
+    mark("geogauss.was_removed", "a replica learns that it was removed"),
+    mark("geogauss.joined", "a replica that was removed joins again"),
+    mark("geogauss.refused_while_removed", "a client of a replica that was removed is refused"),
+    mark("geogauss.malformed_report", "a report makes no sense").never(NONSENSE),
+    mark("geogauss.malformed_progress", "a progress report makes no sense").never(NONSENSE),
     // Restart.
     mark("geogauss.reserved", "epochs are reserved"),
     mark("geogauss.epoch_replayed", "a merged epoch is applied from the log"),

@@ -1,9 +1,11 @@
-//! The messages between replicas: the streams of batches, and the ends of epochs without any.
+//! The messages between replicas: the streams of batches, the ends of epochs without any, and what
+//! the replicas know of each other.
 
+use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
 
-use crate::messages::messages;
-use crate::streams::{self, Bid};
+use crate::messages::{Number, Varint, messages};
+use crate::streams::{self, AllHeads, Bid, Heads};
 
 messages! {
     /// A message between two replicas.
@@ -20,7 +22,47 @@ messages! {
             through: SnapshotVersion,
             /// The last batch of these epochs, or of earlier ones.
             last: Bid,
+            /// The view of the sender. It counts only in this view and later ones.
+            view: u64 as Number,
         } control "message_other", malformed "geogauss.malformed_eof";
+        /// §5.2: a message of the agreement component to its counterpart on another replica, about
+        /// seals and views.
+        65 => Agreement {
+            /// The message as that component encoded it.
+            bytes: Bytes,
+        } sized "message_agreement";
+        /// §5.2: what the sender had when it learned of a seal. Sent to every peer once it is
+        /// durable, and again until the next view. The leader proposes that when all of its members
+        /// have reported.
+        66 => Report {
+            /// The number of the decision of the seal.
+            seal: u64 as Number,
+            /// The report.
+            report: Bytes,
+        } control "message_other", malformed "geogauss.malformed_report";
+        /// The progress of the sender, sent to every peer at a fixed interval. The receiver knows
+        /// from it that the sender is there.
+        67 => Progress {
+            /// All epochs up to this one are merged.
+            merged: SnapshotVersion,
+            /// The view of the sender.
+            view: u64 as Number,
+            /// The batches of these epochs.
+            heads: Heads as AllHeads,
+        } control "message_other", malformed "geogauss.malformed_progress";
+        /// Asks whether the sender may have been removed, for strict reads. The receiver replies
+        /// with [`Message::Membership`].
+        68 => MembershipRequest {
+            /// The sender's name for the request.
+            token: u64 as Varint,
+        } control "message_other";
+        /// The reply to a [`Message::MembershipRequest`].
+        69 => Membership {
+            /// The name that the requester gave to the request.
+            token: u64 as Varint,
+            /// Whether the sender knows of no decision that removes the receiver.
+            is_member: bool,
+        } control "message_other";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }

@@ -15,8 +15,9 @@
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
 //! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs` | | every outcome |
+//! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report, Progress | who has to end an epoch, and which batches of the others count |
 //! | restart | | `recovery.rs` | | the epochs that are merged, or that have ended |
-//! | strict reads | | `reads.rs` | | a snapshot with everything acknowledged |
+//! | strict reads | | `reads.rs` | MembershipRequest, Membership | a snapshot with everything acknowledged |
 //!
 //! # Invariants
 //!
@@ -31,6 +32,7 @@ mod epochs;
 mod execution;
 pub mod isolation;
 mod marks;
+mod membership;
 pub mod merge;
 mod messages;
 mod options;
@@ -49,7 +51,8 @@ use batch::Batch;
 pub use merge::MergeRule;
 pub use messages::Message;
 pub use options::{Conflicts, Options};
-use state::State;
+use state::{End, State};
+use views::ViewNumber;
 
 /// A replica.
 pub struct GeoGauss {
@@ -63,6 +66,10 @@ pub enum Timer {
     Batch,
     /// The time of the open epoch is over.
     Epoch,
+    /// The clock of agreement ticks.
+    Tick,
+    /// The replica reports its progress to its peers.
+    Progress,
     /// The replica looks for missing batches.
     Fetch,
 }
@@ -111,6 +118,8 @@ impl Protocol for GeoGauss {
             Input::Timer(Timer::Fetch) => {
                 self.state.streams.on_fetch_timeout(cx, &self.state.replica);
             }
+            Input::Timer(Timer::Tick) => self.on_tick(cx),
+            Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(peer) => self.state.replica.is_up[peer.index()] = false,
@@ -118,6 +127,7 @@ impl Protocol for GeoGauss {
             Input::Checkpointed(_) | Input::CheckpointFailed(_) | Input::Stop => {}
             Input::Prefetched { .. } => unreachable!("GeoGauss fetches no rows"),
         }
+        self.settle_agreement(cx);
         self.follow_peers(cx);
         self.end_epoch_alone(cx);
         self.merge_ready(cx);
@@ -138,6 +148,7 @@ impl GeoGauss {
         if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
             return cx.mark(refused);
         }
+        self.note_heard(cx, from);
         let State { streams, replica, .. } = &mut self.state;
         match message {
             Message::Streams(message) => match streams.on_message(cx, replica, from, message) {
@@ -146,7 +157,16 @@ impl GeoGauss {
                 }
                 Some(streams::Event::OwnBatch(_)) | None => {}
             },
-            Message::Eof { through, last } => self.on_eof(cx, from, through, last),
+            Message::Eof { through, last, view } => {
+                self.on_eof(cx, from, End { through, last, view: ViewNumber(view) });
+            }
+            Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
+            Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
+            Message::Progress { merged, view, .. } => {
+                self.on_progress(from, (merged, ViewNumber(view)));
+            }
+            Message::MembershipRequest { token } => self.on_membership_request(cx, from, token),
+            Message::Membership { token, is_member } => self.on_membership(from, token, is_member),
         }
     }
 
@@ -161,6 +181,7 @@ impl GeoGauss {
         let State { streams, replica, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         streams.resend(cx, replica, peer);
+        self.state.membership.driver.get_mut().on_peer_up(peer);
         self.send_eof(cx, peer);
     }
 }

@@ -38,6 +38,10 @@ pub struct Options {
     /// snapshot loses if it checks a row.
     #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
     pub horizon_ms: u64,
+    /// A replica from which no message has arrived for this long is removed, in milliseconds; but
+    /// not before four round trips (§7.6).
+    #[serde(deserialize_with = "within::<100, 600_000, _, _>")]
+    pub removal_ms: u64,
     /// The number of programs that a step runs. In between, the node handles inputs that have
     /// arrived, and ends its epoch.
     #[serde(deserialize_with = "slice_txns")]
@@ -70,6 +74,7 @@ impl Default for Options {
             conflicts: Conflicts::InOrder,
             attempts_optimistic: 3,
             horizon_ms: 60_000,
+            removal_ms: 500,
             slice_txns: NonZeroUsize::new(64).expect("it is not zero"),
         }
     }
@@ -82,6 +87,10 @@ impl Options {
 
     pub(super) fn batch(&self) -> Span {
         Span::from_ms(self.batch_ms)
+    }
+
+    pub(super) fn removal(&self) -> Span {
+        Span::from_ms(self.removal_ms)
     }
 
     /// The number of epochs within the horizon.
@@ -113,6 +122,7 @@ impl Options {
             conflicts: if rng.bool() { Conflicts::InOrder } else { Conflicts::Retry },
             attempts_optimistic: rng.u8(1..4),
             horizon_ms: [1_000, 60_000][rng.usize(..2)],
+            removal_ms: [500, 2_000][rng.usize(..2)],
             slice_txns: NonZeroUsize::new(rng.usize(1..20)).expect("it is not zero"),
         }
     }

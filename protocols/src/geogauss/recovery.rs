@@ -26,13 +26,22 @@ use super::clock::EpochClock;
 use super::commit::{Deleted, apply_merged, args_of, horizon_of, in_order};
 use super::rank::Rank;
 use super::state::State;
+use super::views::Change;
 use super::{GeoGauss, Timer};
+use crate::agreement::{Agreement, Record};
 use crate::decisions::{Decisions, Ordered};
 use crate::replica::{INTACT, kind};
 use crate::streams::{FETCH, Heads, decode_heads, encode_heads};
 
 /// The time for which epochs are reserved, in milliseconds.
 const AHEAD_MS: u64 = 10_000;
+
+/// What a restart reads in the log.
+#[derive(Default)]
+struct Found {
+    epochs: Vec<Bytes>,
+    agreement: Vec<Record<Change>>,
+}
 
 /// The record of a merged epoch.
 #[derive(Debug, PartialEq)]
@@ -61,16 +70,16 @@ impl EpochRecord<'_> {
 }
 
 impl State {
-    /// The last epoch that this replica may end so that a crash can't make it forget that.
-    pub(super) fn reserved(&self) -> SnapshotVersion {
-        self.epochs.reserved
+    /// The last epoch that this replica may end, once its reservation is durable.
+    pub(super) fn last_reserved(&self) -> SnapshotVersion {
+        self.epochs.reserving.back().map_or(self.epochs.reserved, |it| it.0)
     }
 
     /// Logs that this replica may end epochs up to this one and for some seconds after it.
     pub(super) fn reserve(&mut self, cx: &mut Cx<'_, GeoGauss>, upto: SnapshotVersion) {
         let ahead = AHEAD_MS.div_ceil(self.options.epoch_ms);
-        let logged = self.epochs.reserving.back().map_or(self.epochs.reserved, |it| it.0);
-        if upto.0 + ahead / 2 <= logged.0 {
+        // The members of the next view are to know what this one has reserved.
+        if upto.0 + ahead / 2 <= self.last_reserved().0 || self.membership.is_sealed() {
             return;
         }
         cx.mark("geogauss.reserved");
@@ -93,12 +102,23 @@ impl State {
         self.epochs.reserving.back().map_or(LogPosition(0), |(_, position)| *position)
     }
 
-    fn read_record(&mut self, position: LogPosition, record: &Bytes, epochs: &mut Vec<Bytes>) {
+    fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found) {
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
         match kind {
-            kind::BATCH => self.streams.restore(position, payload),
-            kind::EPOCH => epochs.push(payload),
+            kind::BATCH => {
+                self.streams.restore(position, payload);
+                let own = self.streams.own(&self.replica).slots.keys().next_back();
+                let own = own.copied().unwrap_or_default();
+                self.membership.own_head = self.membership.own_head.max(own);
+            }
+            kind::AGREEMENT => {
+                let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
+                found.agreement.extend(records);
+            }
+            kind::SEALED => self.restore_seal(position, &payload),
+            kind::VIEW => self.restore_view(&payload),
+            kind::EPOCH => found.epochs.push(payload),
             kind::RESERVED => {
                 let upto = Reader::new(&payload).u64("reservation").expect(INTACT);
                 self.epochs.reserved = SnapshotVersion(upto);
@@ -145,21 +165,29 @@ impl GeoGauss {
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         assert!(durable.checkpoint.is_none(), "no checkpoint was requested");
         let state = &mut self.state;
-        let mut epochs = Vec::new();
+        let mut found = Found::default();
         for (position, record) in &durable.records {
-            state.read_record(*position, record, &mut epochs);
+            state.read_record(*position, record, &mut found);
         }
         state.streams.finish_restore(&state.replica);
-        for record in epochs {
+        // Also of batches that do not count.
+        let next = state.streams.own(&state.replica).next_sequence;
+        state.streams.next_sequence = state.streams.next_sequence.max(next);
+        let (me, topology) = (state.replica.me, &state.replica.topology);
+        let agreement = Agreement::new(me, topology, found.agreement, state.taken());
+        state.membership.driver.start(agreement);
+        for record in found.epochs {
             cx.mark("geogauss.epoch_replayed");
             state.replay(cx, EpochRecord::decode(&record).expect(INTACT));
         }
-        state.epochs.open = state.epochs.reserved.next();
+        let life = state.membership.view.lives[state.replica.me.index()];
+        state.epochs.open = state.epochs.reserved.next().max(life.first);
         let (length, open) = (state.options.epoch(), state.epochs.open);
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
         state.replica.begin_run(cx.rng.u64(..));
         state.streams.update_available(cx, &state.replica);
         self.end_half_epoch(cx);
+        self.start_membership(cx);
         cx.set_timer(Timer::Fetch, FETCH);
     }
 

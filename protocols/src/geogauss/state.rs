@@ -13,7 +13,10 @@ use super::GeoGauss;
 use super::batch::TxnRecord;
 use super::clock::EpochClock;
 use super::deletions::Deletions;
+use super::membership::Membership;
 use super::options::Options;
+use super::reads::Fresh;
+use super::views::ViewNumber;
 use crate::replica::Replica;
 use crate::streams::{Bid, Heads, Streams};
 
@@ -26,8 +29,9 @@ pub(super) struct State {
     pub epochs: Epochs,
     pub execution: Execution,
     pub applied: Applied,
-    /// Strict reads, with the epoch that each waits for.
-    pub fresh: Vec<(SnapshotVersion, Ticket)>,
+    pub membership: Membership,
+    /// Strict reads.
+    pub fresh: Fresh,
     pub counters: Counters,
 }
 
@@ -55,6 +59,8 @@ pub(super) struct End {
     pub through: SnapshotVersion,
     /// The last batch of these epochs.
     pub last: Bid,
+    /// The view of the replica then.
+    pub view: ViewNumber,
 }
 
 /// §4.1.1: execution, before the merge.
@@ -131,7 +137,8 @@ impl State {
                 heads: vec![Bid(0); n],
                 deletions: Deletions::default(),
             },
-            fresh: Vec::new(),
+            membership: Membership::new(n),
+            fresh: Fresh::default(),
             counters: Counters::default(),
             registry: setup.registry,
             options: setup.options,
@@ -162,7 +169,8 @@ impl State {
         ];
         Status {
             version: self.applied.epoch,
-            members: self.replica.topology.node_ids().collect(),
+            coordinator: self.membership.driver.leader(),
+            members: self.membership.view.members().collect(),
             counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
             ..Status::default()
         }

@@ -18,11 +18,12 @@
 //! epochs that a member of the earlier view may still end without it.
 //!
 //! The batches of a replica between two removals are a *life* of it, named by the view in which it
-//! joined. Its batches are numbered on, but those that did not count are replaced.
+//! joined. Numbers of batches that did not count are not used again.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use serde::{Deserialize, Serialize};
 
+use crate::messages::NUMBER_MAX;
 use crate::streams::Bid;
 
 /// The number of a view, from 1 on.
@@ -47,6 +48,8 @@ pub struct Life {
     pub joined: ViewNumber,
     /// The first epoch that it has to end.
     pub first: SnapshotVersion,
+    /// Its batches are numbered from the one after this. Earlier ones are of its earlier lives.
+    pub head: Bid,
     /// The end of the life; `None` for a member.
     pub ended: Option<Ended>,
 }
@@ -76,9 +79,49 @@ pub struct Seal {
 pub struct Report {
     /// The last epoch that the member may end before the next view.
     pub reserved: SnapshotVersion,
+    /// The last batch that the member has ever created.
+    pub head: Bid,
     /// For each replica that is not a member of the next view, the last epoch of its life that has
     /// ended in the batches that are durable here.
     pub ended: Vec<Ended>,
+}
+
+/// A decision of agreement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Prepares a view.
+    Seal(Seal),
+    /// The view after a seal, which is named by the number of its decision.
+    View {
+        /// The number.
+        seal: u64,
+        /// The view.
+        view: View,
+    },
+}
+
+impl Change {
+    /// Whether a replica of a group of `node_count` could propose it.
+    pub fn is_sound(&self, node_count: usize) -> bool {
+        let is_epoch = |epoch: SnapshotVersion| epoch.0 <= NUMBER_MAX;
+        let is_bid = |bid: Bid| bid.0 <= NUMBER_MAX;
+        let is_life = |life: &Life| {
+            is_epoch(life.first)
+                && is_bid(life.head)
+                && life.ended.is_none_or(|it| is_epoch(it.epoch) && is_bid(it.last))
+        };
+        match self {
+            Self::Seal(Seal { out, joining, .. }) => {
+                let mut nodes = out.iter().chain(joining);
+                out.len() + joining.len() <= node_count && nodes.all(|it| it.index() < node_count)
+            }
+            Self::View { view, .. } => {
+                view.lives.len() == node_count
+                    && view.lives.iter().all(is_life)
+                    && view.members().count() > node_count / 2
+            }
+        }
+    }
 }
 
 impl View {
@@ -86,7 +129,10 @@ impl View {
     pub fn first(node_count: usize) -> Self {
         let number = ViewNumber(1);
         let first = SnapshotVersion(1);
-        Self { number, lives: vec![Life { joined: number, first, ended: None }; node_count] }
+        Self {
+            number,
+            lives: vec![Life { joined: number, first, head: Bid(0), ended: None }; node_count],
+        }
     }
 
     /// Whether a replica is a member.
@@ -141,7 +187,9 @@ impl View {
         let first = reserved.unwrap_or_default().next();
         let life = |(node, life): (NodeId, &Life)| {
             if seal.joining.contains(&node) {
-                return Life { joined: number, first, ended: None };
+                let own = reports.iter().find(|(from, _)| *from == node);
+                let head = own.map_or(Bid(0), |(_, report)| report.head);
+                return Life { joined: number, first, head, ended: None };
             }
             if self.has(node) && !seal.out.contains(&node) {
                 return *life;
@@ -162,7 +210,8 @@ mod tests {
 
     fn report(reserved: u64, ended: [u64; 3]) -> Report {
         let end = |epoch| Ended { epoch: SnapshotVersion(epoch), last: Bid(10 * epoch) };
-        Report { reserved: SnapshotVersion(reserved), ended: ended.map(end).to_vec() }
+        let ended = ended.map(end).to_vec();
+        Report { reserved: SnapshotVersion(reserved), head: Bid(99), ended }
     }
 
     fn nodes(nodes: &[u16]) -> Vec<NodeId> {
@@ -196,7 +245,8 @@ mod tests {
         let reports = all.iter().map(|&(reserved, node)| (NodeId(node), report(reserved, [0; 3])));
         let next = view.next(&back, &reports.collect::<Vec<_>>());
         let first = SnapshotVersion(351);
-        assert_eq!(next.lives[2], Life { joined: ViewNumber(3), first, ended: None });
+        let life = Life { joined: ViewNumber(3), first, head: Bid(99), ended: None };
+        assert_eq!(next.lives[2], life);
         assert!(next.waits_for(NodeId(2), first));
         assert!(!next.waits_for(NodeId(2), SnapshotVersion(350)));
         assert_eq!(next.lives[0], view.lives[0], "the others go on");
@@ -208,7 +258,7 @@ mod tests {
         let five = View::first(5);
         let report = |reserved: u64, of: u64| {
             let end = Ended { epoch: SnapshotVersion(of), last: Bid(of) };
-            Report { reserved: SnapshotVersion(reserved), ended: vec![end; 5] }
+            Report { reserved: SnapshotVersion(reserved), head: Bid(9), ended: vec![end; 5] }
         };
         let reports = |of: &[u64], from: &[u16]| -> Vec<_> {
             let from = from.iter().copied().map(NodeId);

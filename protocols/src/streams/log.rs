@@ -1,6 +1,6 @@
 //! The part of a source's log that is on one replica.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -46,6 +46,13 @@ pub(crate) struct SourceLog<B> {
     pub heard_at: Timestamp,
     /// The value of `known` when a batch was last fetched.
     pub fetched_upto: Bid,
+    /// Whether no batch of the source is stored until the owner knows which of them count.
+    pub is_sealed: bool,
+    /// The last batch that counts, if later ones of the source do not.
+    pub last: Option<Bid>,
+    /// Ranges of numbers without batches that are ahead: from the batch after the first number to
+    /// the second.
+    pub voids: VecDeque<(Bid, Bid)>,
 }
 
 /// The first missing batch.
@@ -83,6 +90,9 @@ impl<B> Default for SourceLog<B> {
             missing: BatchGap::default(),
             heard_at: Timestamp::default(),
             fetched_upto: Bid(0),
+            is_sealed: false,
+            last: None,
+            voids: VecDeque::new(),
         }
     }
 }
@@ -95,6 +105,8 @@ impl<B: Batch> SourceLog<B> {
         let is_next = bid == self.received.next();
         if bid <= self.received || self.slots.contains_key(&bid) {
             Some("streams.batch_again")
+        } else if self.is_sealed || !self.counts(bid) {
+            Some("streams.batch_of_sealed")
         } else if bid.0 > self.received.0 + AHEAD_MAX {
             Some("streams.batch_far_ahead")
         } else if !is_next && self.ahead_bytes + len as u64 > AHEAD_BYTES_MAX {
@@ -140,9 +152,21 @@ impl<B: Batch> SourceLog<B> {
         self.advance_held();
     }
 
+    /// Whether batches of this number count.
+    fn counts(&self, bid: Bid) -> bool {
+        let is_void = |(after, upto): &(Bid, Bid)| bid > *after && bid <= *upto;
+        self.last.is_none_or(|last| bid <= last) && !self.voids.iter().any(is_void)
+    }
+
     /// Advances the head over the batches that are present without a gap.
     pub(crate) fn advance_held(&mut self) {
-        while let Some(slot) = self.slots.get_mut(&self.received.next()) {
+        loop {
+            if let Some((_, upto)) = self.voids.pop_front_if(|(after, _)| *after <= self.received) {
+                self.received = self.received.max(upto);
+                self.known = self.known.max(upto);
+                continue;
+            }
+            let Some(slot) = self.slots.get_mut(&self.received.next()) else { break };
             self.received = self.received.next();
             let len = slot.bytes.len() as u64;
             self.received_bytes += len;
@@ -183,11 +207,14 @@ impl<B: Batch> SourceLog<B> {
 
     /// Advances the durable head over the batches that are durable without a gap.
     pub(super) fn advance_durable(&mut self, upto: LogPosition) {
-        while let Some(slot) = self.slots.get(&self.durable.next())
+        let mut durable = self.durable;
+        while let Some((bid, slot)) = self.slots.range(durable.next()..).next()
+            && *bid <= self.received
             && slot.position <= upto
         {
-            self.durable = self.durable.next();
+            durable = *bid;
         }
+        self.durable = durable;
     }
 
     /// Skips batches up to `head`, which are part of the state and not needed on this node.
@@ -207,6 +234,26 @@ impl<B: Batch> SourceLog<B> {
         self.known = self.received;
         self.count_ahead();
         self.advance_held();
+    }
+
+    /// Ends the log at `last`: later batches of the source do not count. Earlier ones are missing
+    /// as long as they are not here.
+    pub(crate) fn end_at(&mut self, last: Bid) {
+        self.discard_after(last);
+        self.durable = self.durable.min(self.received);
+        self.known = last.max(self.received);
+        (self.is_sealed, self.last) = (false, Some(last));
+    }
+
+    /// Continues a log that has ended, from the batch after `head` on. Those in between do not
+    /// exist.
+    pub(crate) fn continue_after(&mut self, head: Bid) {
+        let last = self.last.take().expect("the log has ended");
+        self.is_sealed = false;
+        if head > last {
+            self.voids.push_back((last, head));
+            self.advance_held();
+        }
     }
 
     /// Counts the bytes after a gap again, after the head was moved.

@@ -35,4 +35,6 @@ pub(crate) const ALL: &[Mark] = &[
     )
     .rare("a source loses its disk while a peer has not received one of its batches"),
     mark("streams.own_batch_fetched", "a batch made before the disk was lost is fetched again"),
+    mark("streams.batch_of_sealed", "a batch of a source that is removed is not stored")
+        .rare("a removed node must send something before it knows"),
 ];

@@ -184,9 +184,10 @@ impl<H: Host> Streams<H> {
     /// Records the head that a replica has of a log. Each replica counts once for each batch,
     /// however often it acknowledges it.
     fn note_durable(&mut self, replica: NodeId, source: NodeId, head: Bid) {
+        let log = &mut self.logs[source.index()];
+        let head = log.last.map_or(head, |last| head.min(last));
         let known = &mut self.durable[replica.index()][source.index()];
         *known = head.max(*known);
-        let log = &mut self.logs[source.index()];
         log.known = log.known.max(head);
     }
 

@@ -1,4 +1,4 @@
-//! GeoGauss, for a few seeds, without faults and with those after which all nodes come back.
+//! GeoGauss, for a few seeds, without faults and with those after which disks are as they were.
 
 use pangea_core::guarantee::Isolation;
 use pangea_core::time::Span;
@@ -15,8 +15,9 @@ fn settings(seed: u64, workload: &str) -> Settings {
     Settings { seed, workload, duration, faults: Vec::new(), ..Settings::default() }
 }
 
-/// Faults after which all nodes come back with their disks: nobody has to be removed.
-const PASSING: [FaultKind; 18] = [
+/// Faults after which nodes come back with their disks, or do not come back.
+const PASSING: [FaultKind; 19] = [
+    FaultKind::Destroy,
     FaultKind::Crash,
     FaultKind::FullStop,
     FaultKind::Partition,
@@ -38,8 +39,14 @@ const PASSING: [FaultKind; 18] = [
 ];
 
 #[test]
-fn geogauss_keeps_its_levels_and_loses_nothing_while_nodes_come_back() {
-    let mut marks = [("geogauss.epoch_replayed", 0), ("geogauss.half_epoch_ended", 0)];
+fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
+    let mut marks = [
+        "geogauss.epoch_replayed",
+        "geogauss.half_epoch_ended",
+        "geogauss.was_removed",
+        "geogauss.joined",
+    ]
+    .map(|mark| (mark, 0));
     for isolation in Isolation::ALL {
         for workload in ["list-append", "bank", "ranges", "register"] {
             for seed in 1_000..1_006 {

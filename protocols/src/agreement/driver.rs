@@ -1,0 +1,88 @@
+//! Drives a replica's part of agreement: persists its records, sends its messages, and hands over
+//! its decisions.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::{Cx, Protocol};
+
+use super::{Agreement, Decision, Ready};
+use crate::replica::{Replica, kind};
+
+/// A replica's part of agreement, from the restart input on.
+pub(crate) struct Driver<E: Decision> {
+    agreement: Option<Agreement<E>>,
+    /// Decisions of the only replica of a cluster, with their log positions. They take effect once
+    /// those are durable.
+    unsynced: VecDeque<(LogPosition, u64, E)>,
+    /// The position of the last record of agreement.
+    record: LogPosition,
+}
+
+/// What agreement has decided since the last call.
+pub(crate) struct Settled<E> {
+    /// Entries up to this one are decided, and those that were not handed over never will be.
+    pub skipped: Option<u64>,
+    /// The newly decided entries with their numbers, in order.
+    pub decided: Vec<(u64, E)>,
+}
+
+impl<E: Decision> Driver<E> {
+    /// Before the restart input.
+    pub(crate) fn new() -> Self {
+        Self { agreement: None, unsynced: VecDeque::new(), record: LogPosition(0) }
+    }
+
+    /// Begins with the state that was recovered from the log.
+    pub(crate) fn start(&mut self, agreement: Agreement<E>) {
+        assert!(self.agreement.is_none(), "a node starts once in each run");
+        self.agreement = Some(agreement);
+    }
+
+    /// The leader, as far as this replica knows.
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        self.agreement.as_ref().and_then(Agreement::leader)
+    }
+
+    pub(crate) fn get(&self) -> &Agreement<E> {
+        self.agreement.as_ref().expect("a node starts with a restart")
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut Agreement<E> {
+        self.agreement.as_mut().expect("a node starts with a restart")
+    }
+
+    /// Persists records, sends messages, and returns decisions. The log is durable up to `synced`.
+    pub(crate) fn settle<P: Protocol, M>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        replica: &mut Replica,
+        synced: LogPosition,
+        wrap: impl Fn(Bytes) -> M,
+    ) -> Settled<E>
+    where
+        P: Protocol<Message: From<M>>,
+    {
+        let drained = self.get_mut().take_ready();
+        let Ready { records, messages, skipped, decided, is_decided_here } = drained;
+        if !records.is_empty() {
+            let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
+            self.record = replica.persist(cx, &kind::AGREEMENT, encoded.into());
+        }
+        // A message may also depend on records that were drained earlier.
+        for (to, bytes) in messages {
+            replica.send_after(cx, self.record, to, wrap(bytes.into()));
+        }
+        let record = self.record;
+        let mut settled = Settled { skipped, decided: Vec::new() };
+        match is_decided_here {
+            true => self.unsynced.extend(decided.into_iter().map(|(n, entry)| (record, n, entry))),
+            false => settled.decided = decided,
+        }
+        while let Some((_, n, entry)) = self.unsynced.pop_front_if(|(at, ..)| *at <= synced) {
+            settled.decided.push((n, entry));
+        }
+        settled
+    }
+}
