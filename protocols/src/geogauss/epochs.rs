@@ -99,6 +99,12 @@ impl State {
         self.next_epoch().map_or(ended, |next| ended.min(SnapshotVersion(next.0 - 1)))
     }
 
+    /// Whether transactions may be added to the present epoch: during a seal, only if this replica
+    /// has reserved it before.
+    pub(super) fn may_add(&self, cx: &Cx<'_, GeoGauss>) -> bool {
+        self.membership.may_end(self.present_epoch(cx))
+    }
+
     /// The epoch of this moment: the paper's `sen` of a transaction that begins now.
     pub(super) fn present_epoch(&self, cx: &Cx<'_, GeoGauss>) -> SnapshotVersion {
         match self.epochs.has_txns {
@@ -133,11 +139,7 @@ impl GeoGauss {
 
     /// §4.1: adds nothing more to the epochs up to `through`, and tells the peers.
     pub(super) fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, through: SnapshotVersion) {
-        if !self.state.membership.may_end(through) {
-            // The next view may have members that begin before this epoch.
-            cx.mark("geogauss.end_waits_for_view");
-            return cx.set_timer(Timer::Epoch, self.state.options.epoch());
-        }
+        assert!(self.state.membership.may_end(through), "the epoch is reserved");
         let open = self.state.epochs.open;
         assert!(through >= open, "an epoch ends once");
         let had_txns = self.state.epochs.has_txns;
@@ -197,7 +199,10 @@ impl GeoGauss {
             // Its own transactions in an epoch that the peer has not ended have time.
             let has_time = epochs.has_txns && epochs.open == present && !is_over;
             let may_end = self.state.membership.may_end(present);
-            if present >= self.state.epochs.open && !has_time && may_end {
+            if present >= self.state.epochs.open && !has_time && !may_end {
+                // The next view may have members that begin before this epoch.
+                cx.mark("geogauss.end_waits_for_view");
+            } else if present >= self.state.epochs.open && !has_time {
                 cx.mark("geogauss.follows_a_peer");
                 self.end_epoch(cx, present);
             }

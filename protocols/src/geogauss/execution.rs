@@ -91,8 +91,9 @@ impl GeoGauss {
 
     /// Runs the next transactions of the queue.
     pub(super) fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
-        // A replica that was removed goes on when it has joined again.
-        if !self.state.is_member() {
+        // A replica that was removed goes on when it has joined again, and one that may not end
+        // this epoch in the next view.
+        if !self.state.is_member() || !self.state.may_add(cx) {
             return;
         }
         let queue = &mut self.state.execution.queue;

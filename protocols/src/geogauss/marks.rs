@@ -52,4 +52,5 @@ const OWN: &[Mark] = &[
     mark("geogauss.tried_again", "a program that has lost is run again"),
     // Strict reads.
     mark("geogauss.strict_read", "a strict read waits for the epochs that have ended"),
+    mark("geogauss.strict_read_asks_again", "a strict read asks again who is a member"),
 ];

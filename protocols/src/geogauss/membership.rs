@@ -81,7 +81,7 @@ impl Membership {
     }
 
     /// Whether a decision that is known here removes a replica.
-    fn removes(&self, node: NodeId) -> bool {
+    pub(super) fn removes(&self, node: NodeId) -> bool {
         let is_out = |sealed: &Sealed| sealed.seal.out.contains(&node);
         !self.view.has(node) || self.sealed.as_ref().is_some_and(is_out)
     }
@@ -107,8 +107,9 @@ impl State {
         let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
         let members = self.membership.view.next_members(&seal);
         let is_next = |node: &NodeId| members.contains(node);
+        // Also those of replicas that were removed before: their ends are found again.
         for node in nodes.iter().filter(|node| !is_next(node)) {
-            self.streams.logs[node.index()].is_sealed |= self.membership.view.has(*node);
+            self.streams.logs[node.index()].is_sealed = true;
         }
         let ended = |node: &NodeId| match is_next(node) {
             true => Ended::default(),
@@ -131,7 +132,8 @@ impl State {
         let seal: Seal = postcard::from_bytes(from.bytes("seal").expect(INTACT)).expect(INTACT);
         let node_count = self.replica.topology.node_count();
         let report = decode_report(from, node_count).expect(INTACT);
-        for node in &seal.out {
+        let members = self.membership.view.next_members(&seal);
+        for node in self.replica.topology.node_ids().filter(|node| !members.contains(node)) {
             self.streams.logs[node.index()].is_sealed = true;
         }
         self.membership.taken = self.membership.taken.max(number);
@@ -149,6 +151,7 @@ impl State {
             log.is_sealed = false;
             if let Some(ended) = life.ended {
                 log.end_at(ended.last);
+                // Its peers still know of the batches that do not count.
                 let durable = self.streams.durable.iter_mut().map(|heads| &mut heads[source]);
                 durable.for_each(|head| *head = (*head).min(ended.last));
             } else if life.joined > before.joined {
@@ -156,6 +159,7 @@ impl State {
             }
         }
         self.membership.view = view;
+        self.streams.own_reported = self.membership.own_head;
     }
 
     /// Restores a view from the log, after a restart.
@@ -221,7 +225,7 @@ impl GeoGauss {
             state.replica.send(cx, peer, Message::Progress { merged, view: view.0, heads });
         }
         self.send_report(cx);
-        self.ask_for_membership(cx);
+        self.ask_again(cx);
     }
 
     pub(super) fn on_progress(
@@ -376,10 +380,7 @@ impl GeoGauss {
         }
         let peers: Vec<NodeId> = self.state.replica.peers().collect();
         peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
-        if self.state.epochs.has_txns {
-            cx.set_timer(Timer::Epoch, self.state.options.epoch());
-        }
-        self.ask_for_membership(cx);
+        self.ask_again(cx);
     }
 
     /// This replica was removed: its transactions after the end of its life count nowhere.
@@ -404,29 +405,6 @@ impl GeoGauss {
                 }
             }
         }
-    }
-
-    /// Asks the peers of strict reads whether this replica may have been removed.
-    pub(super) fn ask_for_membership(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.fresh.waiting.is_empty() {
-            return;
-        }
-        let token = self.state.replica.next_token();
-        let ended = SnapshotVersion(self.state.epochs.open.0 - 1);
-        self.state.fresh.asked(token, ended);
-        for peer in self.state.replica.peers() {
-            self.state.replica.send(cx, peer, Message::MembershipRequest { token });
-        }
-    }
-
-    pub(super) fn on_membership_request(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        token: u64,
-    ) {
-        let is_member = !self.state.membership.removes(from);
-        self.state.replica.send(cx, from, Message::Membership { token, is_member });
     }
 }
 

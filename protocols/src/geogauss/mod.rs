@@ -166,7 +166,9 @@ impl GeoGauss {
                 self.on_progress(from, (merged, ViewNumber(view)));
             }
             Message::MembershipRequest { token } => self.on_membership_request(cx, from, token),
-            Message::Membership { token, is_member } => self.on_membership(from, token, is_member),
+            Message::Membership { token, is_member } => {
+                self.on_membership(cx, from, (token, is_member));
+            }
         }
     }
 

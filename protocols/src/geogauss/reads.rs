@@ -16,36 +16,38 @@
 
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::Cx;
+use pangea_core::time::Timestamp;
 
 use super::GeoGauss;
+use super::messages::Message;
+
+/// A request is repeated after this number of round trips.
+const PATIENCE_ROUND_TRIPS: u64 = 4;
 
 /// Strict reads that wait.
 #[derive(Default)]
 pub(super) struct Fresh {
-    pub waiting: Vec<FreshRead>,
-    /// The name of the last request, and the replicas that have confirmed it.
+    waiting: Vec<FreshRead>,
+    /// The last request, until it is confirmed: reads that arrive meanwhile need another one.
+    asked: Option<Request>,
+}
+
+/// A request to all peers.
+struct Request {
     token: u64,
-    confirmed: Vec<NodeId>,
+    at: Timestamp,
     /// The epochs that this replica had ended when it sent the request.
     ended: SnapshotVersion,
+    confirmed: Vec<NodeId>,
 }
 
 /// A strict read.
-pub(super) struct FreshRead {
+struct FreshRead {
     ticket: Ticket,
     /// Whether the last request was sent after the read arrived.
     is_asked: bool,
     /// The epochs that the read waits for, once a majority has confirmed a request after it.
     epoch: Option<SnapshotVersion>,
-}
-
-impl Fresh {
-    /// A request was sent.
-    pub(super) fn asked(&mut self, token: u64, ended: SnapshotVersion) {
-        (self.token, self.ended) = (token, ended);
-        self.confirmed.clear();
-        self.waiting.iter_mut().for_each(|read| read.is_asked = true);
-    }
 }
 
 impl GeoGauss {
@@ -56,31 +58,71 @@ impl GeoGauss {
         self.state.fresh.waiting.push(read);
     }
 
-    /// Asks the peers, for the strict reads that have arrived.
+    /// Asks the peers for the strict reads that have arrived, unless a request is under way.
     pub(super) fn ask_for_new_reads(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.fresh.waiting.iter().any(|read| !read.is_asked) {
+        let is_new = self.state.fresh.waiting.iter().any(|read| !read.is_asked);
+        if is_new && self.state.fresh.asked.is_none() {
             self.ask_for_membership(cx);
-            self.confirm_reads();
         }
     }
 
-    pub(super) fn on_membership(&mut self, from: NodeId, token: u64, is_member: bool) {
+    /// Asks again if a reply may have been lost.
+    pub(super) fn ask_again(&mut self, cx: &mut Cx<'_, Self>) {
+        let patience = PATIENCE_ROUND_TRIPS * self.state.replica.topology.round_trip_max().us;
+        let is_late = |it: &Request| cx.now.at.since(it.at).us > patience;
+        if self.state.fresh.asked.as_ref().is_some_and(is_late) {
+            cx.mark("geogauss.strict_read_asks_again");
+            self.ask_for_membership(cx);
+        }
+    }
+
+    /// Asks the peers whether this replica may have been removed.
+    fn ask_for_membership(&mut self, cx: &mut Cx<'_, Self>) {
+        let token = self.state.replica.next_token();
+        let ended = SnapshotVersion(self.state.epochs.open.0 - 1);
         let fresh = &mut self.state.fresh;
-        if token == fresh.token && is_member && !fresh.confirmed.contains(&from) {
-            fresh.confirmed.push(from);
-            self.confirm_reads();
+        fresh.asked = Some(Request { token, at: cx.now.at, ended, confirmed: Vec::new() });
+        fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
+        for peer in self.state.replica.peers() {
+            self.state.replica.send(cx, peer, Message::MembershipRequest { token });
+        }
+        self.confirm_reads(cx);
+    }
+
+    pub(super) fn on_membership_request(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        token: u64,
+    ) {
+        let is_member = !self.state.membership.removes(from);
+        self.state.replica.send(cx, from, Message::Membership { token, is_member });
+    }
+
+    pub(super) fn on_membership(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        (token, is_member): (u64, bool),
+    ) {
+        let asked = self.state.fresh.asked.as_mut().filter(|it| it.token == token && is_member);
+        let Some(request) = asked else { return };
+        if !request.confirmed.contains(&from) {
+            request.confirmed.push(from);
+            self.confirm_reads(cx);
         }
     }
 
-    /// Lets the reads wait only for epochs, if a majority has confirmed the last request.
-    fn confirm_reads(&mut self) {
+    /// Lets the reads wait only for epochs, if a majority has confirmed the request.
+    fn confirm_reads(&mut self, cx: &mut Cx<'_, Self>) {
         let majority = self.state.replica.topology.majority();
         let is_member = self.state.is_member();
         let fresh = &mut self.state.fresh;
-        if is_member && fresh.confirmed.len() + 1 >= majority {
-            let asked = fresh.waiting.iter_mut().filter(|read| read.is_asked);
-            asked.for_each(|read| read.epoch = read.epoch.or(Some(fresh.ended)));
-        }
+        let is_enough = |it: &mut Request| is_member && it.confirmed.len() + 1 >= majority;
+        let Some(request) = fresh.asked.take_if(is_enough) else { return };
+        let asked = fresh.waiting.iter_mut().filter(|read| read.is_asked);
+        asked.for_each(|read| read.epoch = read.epoch.or(Some(request.ended)));
+        self.ask_for_new_reads(cx);
     }
 
     /// Answers the strict reads whose epochs are merged.
