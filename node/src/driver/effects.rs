@@ -107,7 +107,7 @@ impl<P: Protocol> Driver<P> {
                 let named = catch_unwind(AssertUnwindSafe(named));
                 let reason = named.unwrap_or(reason);
                 self.inbox.fail(format!("the node stopped: {reason}"));
-                self.is_stopped = true;
+                (self.is_stopped, self.has_last_words) = (true, true);
             }
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.note_master_term((shard, from), master_term, is_final)
