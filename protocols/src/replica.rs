@@ -29,6 +29,8 @@ pub(crate) mod kind {
     pub const EARLY: u8 = 7;
     /// Early cuts from this epoch on, in records before this one, are void.
     pub const GIVEN_UP: u8 = 8;
+    /// An epoch whose transactions are all aborted, because the operator has listed it.
+    pub const SKIPPED: u8 = 9;
 }
 
 /// The reason why records of the log can always be decoded.

@@ -448,6 +448,10 @@ fn describe_listed(protocol: &str, ListedEpoch { epoch, fate }: ListedEpoch) -> 
             "epoch {epoch} is skipped, because it is listed in {setting}: its transactions \
              ({txns}) are aborted"
         ),
+        ListedFate::SkippedBefore { txns } => format!(
+            "epoch {epoch} was skipped by an earlier run, when it was listed in {setting}, and \
+             stays skipped: its transactions ({txns}) are aborted"
+        ),
         ListedFate::Applied => format!(
             "epoch {epoch} is listed in {setting}, but this node had applied it before, and keeps \
              its effects. Nodes that skip it differ from this one: remove it from the list, or \
