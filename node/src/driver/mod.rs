@@ -54,7 +54,7 @@ use crate::log::{Append, Log};
 use crate::meter::{Meter, StepTap};
 use crate::pool::ThreadedPool;
 use deferred::DeferredEffects;
-use effects::Truncations;
+use effects::{Discarded, Truncations};
 pub use handle::{Handle, Shared};
 pub use inbox::{
     Answer, Closed, CommitReply, FreshReply, IN_FLIGHT_MAX, Inbox, PEER_BYTES_MAX, Receive,
@@ -167,8 +167,8 @@ pub struct Driver<P: Protocol> {
     /// Records that the node has finished replacing one that lost its disk.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
-    /// The last known master, if any.
-    master: Option<u16>,
+    /// What this node had discarded of earlier masters at the last confirmed master term.
+    discarded: Discarded,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
@@ -216,7 +216,7 @@ impl<P: Protocol> Driver<P> {
             strangers_told: Vec::new(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
-            master: None,
+            discarded: Discarded::default(),
             effects: Vec::new(),
             appends: Vec::new(),
             last_frame: Bytes::new(),
