@@ -139,8 +139,8 @@ impl fmt::Display for SegmentError {
                 write!(
                     f,
                     "log format {found} was written by {written} version of Pangea; this version \
-                     reads formats {SEGMENT_FORMAT_MIN} to {SEGMENT_FORMAT}: dump the data with the \
-                     version that wrote it, and restore the dump with this one"
+                     reads formats {SEGMENT_FORMAT_MIN} to {SEGMENT_FORMAT}: dump the data with \
+                     the version that wrote it, and restore the dump with this one"
                 )
             }
             Self::NewerFrame { offset, found } => write!(

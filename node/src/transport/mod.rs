@@ -284,8 +284,9 @@ impl Transport {
         self.shared.set_link(peer, settings)
     }
 
-    /// Sends the frames that are queued, including delayed ones, and waits until the peers have read
-    /// them, for a bounded time. Then stops. A peer that is paused or cut off does not read them.
+    /// Sends the frames that are queued, including delayed ones, and waits until the peers have
+    /// read them, for a bounded time. Then stops. A peer that is paused or cut off does not read
+    /// them.
     pub fn finish(&self) {
         self.shared.finish(Instant::now() + FINISH_MAX);
         self.stop();

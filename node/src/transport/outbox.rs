@@ -88,8 +88,8 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a frame, or drops it if the outbox is closed or finishing. Never blocks for longer than another
-    /// push takes.
+    /// Queues a frame, or drops it if the outbox is closed or finishing. Never blocks for longer
+    /// than another push takes.
     pub(crate) fn push(&self, kind: Kind, body: Bytes) -> Result<(), Overflow> {
         let mut state = self.lock();
         if state.is_closed || state.is_finishing {

@@ -246,10 +246,11 @@ impl<H: Host> Inputs<H> {
         cx.stop(format!(
             "node {} can't apply {epochs}: {why} (this is a bug). If only this node has stopped, \
              start it again, and replace it if it stops here again: pangea start --config FILE \
-             --replace. If every node of this shard stops there, the other shards wait for it, and nothing that was acknowledged is lost: keep the data directories, report \
-             the bug, and start the nodes with a mended release of this program, whose version of \
-             code must be the same. skip_epochs can't be used: other shards may have applied their \
-             parts of the transactions",
+             --replace. If every node of this shard stops there, the other shards wait for it, and \
+             nothing that was acknowledged is lost: keep the data directories, report the bug, and \
+             start the nodes with a mended release of this program, whose version of code must be \
+             the same. skip_epochs can't be used: other shards may have applied their parts of the \
+             transactions",
             self.node(self.replica.me).0,
         ));
     }
