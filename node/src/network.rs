@@ -127,6 +127,10 @@ impl Network for Transport {
         self.send(to, lane, frame);
     }
 
+    fn finish(&self) {
+        self.finish();
+    }
+
     fn stop(&self) {
         self.stop();
     }

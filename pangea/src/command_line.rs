@@ -88,6 +88,8 @@ pub fn run() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // As of a program that ends by the signal of a broken pipe.
+        Err(failure @ Failure::NoReader) => failure.exit_code(),
         Err(failure) => {
             warn(&format!("pangea: {failure}"));
             failure.exit_code()
@@ -134,10 +136,16 @@ fn is_former_option(word: &str) -> bool {
 }
 
 /// Writes a line to stdout.
+///
+/// # Errors
+/// [`Failure::NoReader`] if nobody reads it any more, as in `pangea torture | head -1`.
 pub(crate) fn say(line: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-    said.map_err(|error| Failure::failed("can't write to stdout", error))
+    said.map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::NoReader,
+        _ => Failure::failed("can't write to stdout", error),
+    })
 }
 
 /// Writes a line to stderr. Errors are ignored, because they could not be reported.

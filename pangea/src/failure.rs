@@ -12,6 +12,8 @@ pub enum Failure {
     Failed(String),
     /// A node was stopped, and ended without its last checkpoint: exit code 3.
     NoCheckpoint(String),
+    /// Nobody reads stdout any more: exit code 141, as shells report for a broken pipe.
+    NoReader,
     /// The command was interrupted: exit code 130, as shells report for Ctrl-C.
     Interrupted(String),
 }
@@ -24,6 +26,7 @@ impl Failure {
             Self::Usage(_) => ExitCode::from(2),
             Self::NoCheckpoint(_) => ExitCode::from(3),
             Self::Interrupted(_) => ExitCode::from(130),
+            Self::NoReader => ExitCode::from(141),
         }
     }
 
@@ -40,6 +43,7 @@ impl fmt::Display for Failure {
             | Self::Failed(message)
             | Self::NoCheckpoint(message)
             | Self::Interrupted(message) => f.write_str(message),
+            Self::NoReader => f.write_str("can't write to stdout: nobody reads it"),
         }
     }
 }

@@ -235,17 +235,25 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
 async fn say_how_it_is(config: &Config, engine: &dyn Engine) -> Result<(), Failure> {
     let mut agreed = pin!(agrees_with_peers(engine));
     if tokio::time::timeout(PEERS_DEADLINE, &mut agreed).await.is_ok() {
-        crate::say(&format!("{READY} {}", addresses(config)))?;
+        say_loudly(&format!("{READY} {}", addresses(config)))?;
     } else {
         // The node serves anyway: snapshots need no peer.
         let unknown = || "waiting for agreement with the other nodes".to_owned();
         let why = engine.cut_off().unwrap_or_else(unknown);
-        crate::say(&format!("{UP} {}; {why}", addresses(config)))?;
+        say_loudly(&format!("{UP} {}; {why}", addresses(config)))?;
         agreed.await;
         // The reader of the first line may be gone.
         let _ = crate::say(&format!("{READY} {}", addresses(config)));
     }
     std::future::pending().await
+}
+
+/// Writes a line to stdout. A node that ends because nobody reads it says so.
+fn say_loudly(line: &str) -> Result<(), Failure> {
+    crate::say(line).map_err(|failure| match failure {
+        Failure::NoReader => Failure::Failed(failure.to_string()),
+        failure => failure,
+    })
 }
 
 /// Waits until the node has agreed with others on the newest state, as a strict read does. A node

@@ -29,12 +29,14 @@ pub(crate) mod kind {
     pub const EARLY: u8 = 7;
     /// Early cuts from this epoch on, in records before this one, are void.
     pub const GIVEN_UP: u8 = 8;
+    /// An epoch whose transactions are all aborted, because the operator has listed it.
+    pub const SKIPPED: u8 = 9;
     /// The epochs that a replica may end before it logs this again.
-    pub const RESERVED: u8 = 9;
+    pub const RESERVED: u8 = 10;
     /// A seal, and the report of this replica.
-    pub const SEALED: u8 = 10;
+    pub const SEALED: u8 = 11;
     /// A view.
-    pub const VIEW: u8 = 11;
+    pub const VIEW: u8 = 12;
 }
 
 /// The reason why records of the log can always be decoded.

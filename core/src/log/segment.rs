@@ -8,7 +8,7 @@ use super::frame::{self, FRAME_HEADER_LEN, Found, Kind, Mark};
 use crate::codec::{Reader, Writer};
 use crate::ids::LogPosition;
 
-/// The segment format that this program writes, and the only one that it reads. It is also raised
+/// The segment format that this program writes. It also reads the one before. It is also raised
 /// when the content of protocol records changes, because records have no version of their own.
 ///
 /// | format | since then |
@@ -20,7 +20,12 @@ use crate::ids::LogPosition;
 /// | 5 | cuts name the replica that has the checkpoint turn |
 /// | 6 | messages between shards name the cuts that they belong to |
 /// | 7 | a record may be split into several frames; rows for other shards may exceed a limit |
-pub const SEGMENT_FORMAT: u16 = 8;
+/// | 8 | records name procedures by a hash |
+/// | 9 | records name the epochs that are skipped |
+pub const SEGMENT_FORMAT: u16 = 9;
+
+/// The oldest format that this program reads: what it contains has not changed since.
+const SEGMENT_FORMAT_MIN: u16 = 8;
 
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER_LEN: usize = 32;
@@ -77,7 +82,7 @@ impl SegmentHeader {
             return Err(SegmentError::NotASegment);
         }
         // Checked before the checksum, because another format may store its checksum elsewhere.
-        if format != SEGMENT_FORMAT && format != 0 {
+        if !(SEGMENT_FORMAT_MIN..=SEGMENT_FORMAT).contains(&format) && format != 0 {
             return Err(SegmentError::OtherFormat { found: format });
         }
         let is_position = (1..=FIRST_MAX).contains(&first);
@@ -134,8 +139,8 @@ impl fmt::Display for SegmentError {
                 write!(
                     f,
                     "log format {found} was written by {written} version of Pangea; this version \
-                     reads format {SEGMENT_FORMAT}: dump the data with the version that wrote it, \
-                     and restore the dump with this one"
+                     reads formats {SEGMENT_FORMAT_MIN} to {SEGMENT_FORMAT}: dump the data with \
+                     the version that wrote it, and restore the dump with this one"
                 )
             }
             Self::NewerFrame { offset, found } => write!(

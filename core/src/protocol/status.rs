@@ -88,6 +88,12 @@ pub enum ListedFate {
         /// The number of its transactions.
         txns: u64,
     },
+    /// It is not listed any more, but an earlier run of the replica skipped it. Its transactions
+    /// were aborted again.
+    SkippedBefore {
+        /// The number of its transactions.
+        txns: u64,
+    },
     /// The replica had applied it before it was listed, and replayed its effects.
     Applied,
     /// The checkpoint that the replica started from contains it, with or without its effects.

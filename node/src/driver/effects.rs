@@ -107,7 +107,7 @@ impl<P: Protocol> Driver<P> {
                 let named = catch_unwind(AssertUnwindSafe(named));
                 let reason = named.unwrap_or(reason);
                 self.inbox.fail(format!("the node stopped: {reason}"));
-                self.is_stopped = true;
+                (self.is_stopped, self.has_last_words) = (true, true);
             }
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.note_master_term((shard, from), master_term, is_final)
@@ -146,7 +146,6 @@ impl<P: Protocol> Driver<P> {
         self.network.send(to, message.lane(), self.last_frame.clone());
     }
 
-    /// Logs that transactions of a master begin.
     /// Logs a master term. The log is all that remains of a master that is killed, so
     /// `pangea torture` reads in it which acknowledged transactions a failover may discard.
     fn note_master_term(
@@ -166,21 +165,22 @@ impl<P: Protocol> Driver<P> {
                 "node {master} ordered the transactions that ran here from snapshot version \
                  {from} on"
             );
-        } else if self.master.replace(master).is_some_and(|before| before != master) {
-            tracing::warn!(
-                shard,
-                first,
-                "node {master} is the master from snapshot version {from} on: transactions that \
-                 the previous master ran in this and later versions are discarded, even if they \
-                 were acknowledged"
-            );
-        } else {
-            tracing::info!(
-                shard,
-                first,
-                "node {master} is the master from snapshot version {from} on"
-            );
+            return;
         }
+        let what = format!("node {master} is the master from snapshot version {from} on");
+        match self.newly_discarded().describe() {
+            None => tracing::info!(shard, first, "{what}"),
+            Some(lost) => tracing::warn!(shard, first, "{what}: {lost}"),
+        }
+    }
+
+    /// What this node has discarded since the last confirmed master term.
+    fn newly_discarded(&mut self) -> Discarded {
+        let epochs = self.protocol.status().counters.get(GIVEN_UP).copied().unwrap_or(0);
+        let now = Discarded { epochs, rollbacks: self.store.timeline() };
+        let before = std::mem::replace(&mut self.discarded, now);
+        let (epochs, rollbacks) = (now.epochs - before.epochs, now.rollbacks - before.rollbacks);
+        Discarded { epochs, rollbacks }
     }
 
     fn rejoined(&mut self) {
@@ -225,6 +225,37 @@ fn decided(trace: &Trace, first_run: FirstRun) {
 
 fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiting {
     pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is pending, and is answered once"))
+}
+
+/// The counter of epochs that a master fixed on this node, and that are void.
+const GIVEN_UP: &str = "epochs_given_up";
+
+/// What this node has discarded of earlier masters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Discarded {
+    /// The number of epochs that were fixed on this node and are void.
+    epochs: u64,
+    /// The number of times that the store was rolled back.
+    rollbacks: u64,
+}
+
+impl Discarded {
+    /// Describes the loss, if there is any on this node. What other nodes have lost is not known
+    /// here.
+    fn describe(self) -> Option<String> {
+        match self {
+            Self { epochs: 0, rollbacks: 0 } => None,
+            Self { epochs: 0, .. } => Some(
+                "this node has discarded the later versions that it ran under an earlier master, \
+                 even if their transactions were acknowledged"
+                    .to_owned(),
+            ),
+            Self { epochs, .. } => Some(format!(
+                "this node has discarded {epochs} epochs of an earlier master, even if their \
+                 transactions were acknowledged"
+            )),
+        }
+    }
 }
 
 /// Delays truncations, so that the log continues from each retained checkpoint.
@@ -300,6 +331,19 @@ mod tests {
         assert_eq!(truncations.on_truncate(LogPosition(205)), None);
         truncations.on_checkpoint(SnapshotVersion(30));
         assert_eq!(truncations.on_truncate(LogPosition(300)), mark(205, 20));
+    }
+
+    /// Story: a master was stopped in order and left its place to another, so that nothing was
+    /// discarded. All nodes warned that acknowledged transactions were.
+    #[test]
+    fn only_a_node_that_has_discarded_something_warns_of_a_loss() {
+        let loss = |epochs, rollbacks| Discarded { epochs, rollbacks }.describe();
+        assert_eq!(loss(0, 0), None);
+        let text = "this node has discarded 3 epochs of an earlier master, even if their \
+                    transactions were acknowledged";
+        assert_eq!(loss(3, 0).as_deref(), Some(text));
+        assert_eq!(loss(3, 1).as_deref(), Some(text));
+        assert!(loss(0, 1).is_some_and(|text| text.contains("the later versions that it ran")));
     }
 
     #[test]

@@ -54,7 +54,7 @@ use crate::log::{Append, Log};
 use crate::meter::{Meter, StepTap};
 use crate::pool::ThreadedPool;
 use deferred::DeferredEffects;
-use effects::Truncations;
+use effects::{Discarded, Truncations};
 pub use handle::{Handle, Shared};
 pub use inbox::{
     Answer, Closed, CommitReply, FreshReply, IN_FLIGHT_MAX, Inbox, PEER_BYTES_MAX, Receive,
@@ -80,7 +80,13 @@ pub trait Network: Send + Sync + 'static {
     /// Sends a frame to a peer, or drops it if the peer is disconnected. Never blocks.
     fn send(&self, to: NodeId, lane: Lane, frame: Bytes);
 
-    /// Closes all connections. No event arrives after this returns.
+    /// Closes all connections like [`Self::stop`], once what was sent has arrived, or after a
+    /// bounded time.
+    fn finish(&self) {
+        self.stop();
+    }
+
+    /// Closes all connections. What was sent may be lost. No event arrives after this returns.
     fn stop(&self);
 }
 
@@ -144,6 +150,9 @@ pub struct Driver<P: Protocol> {
     wants_resume: bool,
     /// The protocol can't continue: no step and no effect follows.
     is_stopped: bool,
+    /// The protocol has ended by itself or in order, so that what it has sent must arrive: its
+    /// peers may wait for it, or have to stop as well.
+    has_last_words: bool,
     /// The time for a stop in order.
     stop_within: Span,
     stopping: Stopping,
@@ -158,8 +167,8 @@ pub struct Driver<P: Protocol> {
     /// Records that the node has finished replacing one that lost its disk.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
-    /// The last known master, if any.
-    master: Option<u16>,
+    /// What this node had discarded of earlier masters at the last confirmed master term.
+    discarded: Discarded,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
@@ -198,6 +207,7 @@ impl<P: Protocol> Driver<P> {
             next_ticket: 1,
             wants_resume: false,
             is_stopped: false,
+            has_last_words: false,
             stop_within: parts.stop_within,
             stopping: Stopping::new(checkpoint),
             is_starting: true,
@@ -206,7 +216,7 @@ impl<P: Protocol> Driver<P> {
             strangers_told: Vec::new(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
-            master: None,
+            discarded: Discarded::default(),
             effects: Vec::new(),
             appends: Vec::new(),
             last_frame: Bytes::new(),
@@ -238,7 +248,10 @@ impl<P: Protocol> Driver<P> {
         }
         // The network stops first, so that peers continue without this node, and clients do not
         // learn of it before the peers.
-        self.network.stop();
+        match self.has_last_words {
+            true => self.network.finish(),
+            false => self.network.stop(),
+        }
         let reason = self.inbox.closed_because();
         self.pending.drain().for_each(|(_, waiting)| waiting.give_up(&reason));
         let farewell = self.farewell();
@@ -434,6 +447,10 @@ fn describe_listed(protocol: &str, ListedEpoch { epoch, fate }: ListedEpoch) -> 
         ListedFate::Skipped { txns } => format!(
             "epoch {epoch} is skipped, because it is listed in {setting}: its transactions \
              ({txns}) are aborted"
+        ),
+        ListedFate::SkippedBefore { txns } => format!(
+            "epoch {epoch} was skipped by an earlier run, when it was listed in {setting}, and \
+             stays skipped: its transactions ({txns}) are aborted"
         ),
         ListedFate::Applied => format!(
             "epoch {epoch} is listed in {setting}, but this node had applied it before, and keeps \

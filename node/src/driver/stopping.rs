@@ -80,6 +80,7 @@ impl<P: Protocol> Driver<P> {
                  last epochs until this program has run them"
             );
         }
+        self.has_last_words = true;
         self.inbox.close(Closed::Requested(stopped));
     }
 

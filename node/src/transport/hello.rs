@@ -143,9 +143,16 @@ impl Identity {
         if hello.fingerprint != self.fingerprint {
             let nodes = (self.me, hello.from);
             let what = self.likeness.difference(nodes, &hello.likeness, self.protocol);
+            let advice = match self.likeness.is_other_program(&hello.likeness) {
+                true => {
+                    ". To upgrade, stop all nodes in order (SIGTERM), and start all with the new \
+                     program"
+                }
+                false => "",
+            };
             return refuse(format!(
                 "the two nodes differ in {what}. Settings, partitions, procedures and code must be \
-                 the same on all nodes"
+                 the same on all nodes{advice}"
             ));
         }
         if hello.to != self.me {

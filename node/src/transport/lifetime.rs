@@ -13,6 +13,7 @@ const CONNECTIONS_MAX: usize = 4_096;
 #[derive(Debug, Default)]
 struct State {
     is_stopping: bool,
+    is_closed: bool,
     streams: BTreeMap<u64, Arc<TcpStream>>,
     next: u64,
     threads: Vec<JoinHandle<()>>,
@@ -89,16 +90,25 @@ impl Lifetime {
         Ok(())
     }
 
-    /// Ends all waits and closes all connections.
-    pub(crate) fn stop(&self) {
-        let mut state = self.lock();
-        state.is_stopping = true;
+    /// Ends all waits. No connection begins any more, and those that are open continue.
+    pub(crate) fn begin_stop(&self) {
+        self.lock().is_stopping = true;
         self.stopping.notify_all();
+    }
+
+    /// Ends all waits and closes all connections. Returns false if that was done before.
+    pub(crate) fn stop(&self) -> bool {
+        self.begin_stop();
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_closed, true) {
+            return false;
+        }
         for stream in state.streams.values() {
             // The shutdown fails if the other side has reset the connection, which is then closed
             // already.
             let _ = stream.shutdown(Shutdown::Both);
         }
+        true
     }
 
     /// Waits until all threads except the caller have ended.

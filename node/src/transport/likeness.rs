@@ -106,6 +106,15 @@ impl Likeness {
     }
 }
 
+impl Likeness {
+    /// Whether the two nodes are known to run programs with other procedures or other code.
+    pub(super) fn is_other_program(&self, other: &Self) -> bool {
+        let are_known = !self.procedures.is_empty() && !other.procedures.is_empty();
+        let is_other = are_known && self.procedures != other.procedures;
+        is_other || self.code_version != other.code_version
+    }
+}
+
 /// The first of some names.
 fn some_of(names: &[&str]) -> String {
     let shown = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
@@ -147,11 +156,13 @@ mod tests {
             difference(&ours, &newer),
             "the version of the code: 5 (node 0, release 1.2.0), 6 (node 2, release 1.3.0)"
         );
+        assert!(ours.is_other_program(&newer) && ours.is_other_program(&other));
         let divided = Likeness { partitions: "2 shards".to_owned(), ..ours.clone() };
         assert_eq!(
             difference(&ours, &divided),
             "`[partitions]` or `shard`: 1 shard (node 0), 2 shards (node 2)"
         );
+        assert!(!ours.is_other_program(&divided));
         let names: Vec<String> = (0..7).map(|number| format!("p{number}")).collect();
         let many = likeness(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
         let text = difference(&many, &likeness(&["p0"], &[]));

@@ -65,7 +65,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::NodeId;
@@ -96,6 +96,10 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// The maximum number of clients. Peers are not counted: they are always admitted.
 const CLIENTS_MAX: usize = if cfg!(test) { 16 } else { 1_024 };
+
+/// The time limit for sending what is queued when a node ends: longer than the longest emulated
+/// delay, and shorter than the silence after which a peer closes the connection.
+const FINISH_MAX: Duration = Duration::from_millis(2_500);
 
 /// The prefix of a trouble's reason if the peer is reachable and refuses this node.
 pub const REFUSES: &str = "it refuses this node";
@@ -278,6 +282,14 @@ impl Transport {
     /// When there is no such peer, or a value is out of range.
     pub fn set_link(&self, peer: NodeId, settings: LinkSettings) -> Result<(), String> {
         self.shared.set_link(peer, settings)
+    }
+
+    /// Sends the frames that are queued, including delayed ones, and waits until the peers have
+    /// read them, for a bounded time. Then stops. A peer that is paused or cut off does not read
+    /// them.
+    pub fn finish(&self) {
+        self.shared.finish(Instant::now() + FINISH_MAX);
+        self.stop();
     }
 
     /// Closes all connections and waits until all threads have ended. No event arrives after it

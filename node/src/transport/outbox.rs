@@ -59,6 +59,8 @@ struct State {
     arrivals: VecDeque<Outgoing>,
     queued_bytes: usize,
     is_closed: bool,
+    /// No frame is accepted any more, and the sender ends when it has sent those that were.
+    is_finishing: bool,
     /// The pipe's gate has changed.
     is_poked: bool,
     /// The sender is asleep and must be woken for arrivals.
@@ -86,11 +88,11 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a frame, or drops it if the outbox is closed. Never blocks for longer than another
-    /// push takes.
+    /// Queues a frame, or drops it if the outbox is closed or finishing. Never blocks for longer
+    /// than another push takes.
     pub(crate) fn push(&self, kind: Kind, body: Bytes) -> Result<(), Overflow> {
         let mut state = self.lock();
-        if state.is_closed {
+        if state.is_closed || state.is_finishing {
             return Ok(());
         }
         let queued_bytes = state.queued_bytes + body.len() + FRAME_COST;
@@ -113,6 +115,12 @@ impl Outbox {
         self.wake.notify_one();
     }
 
+    /// Rejects further frames. The sender ends when it has sent the queued ones.
+    pub(crate) fn finish(&self) {
+        self.lock().is_finishing = true;
+        self.wake.notify_one();
+    }
+
     /// Makes the sender check the pipe's gate again.
     pub(crate) fn poke(&self) {
         self.lock().is_poked = true;
@@ -120,7 +128,7 @@ impl Outbox {
     }
 
     /// Waits for arrivals, a poke, or `until`, and moves the arrivals into `arrivals`. Returns
-    /// false once the outbox is closed.
+    /// false once the outbox is closed, or nothing follows.
     fn wait(
         &self,
         written: usize,
@@ -131,7 +139,7 @@ impl Outbox {
         let mut state = self.lock();
         state.queued_bytes -= written;
         loop {
-            if state.is_closed {
+            if state.is_closed || state.is_finishing && state.queued_bytes == 0 {
                 return false;
             }
             if !state.arrivals.is_empty() || std::mem::take(&mut state.is_poked) {
@@ -167,7 +175,8 @@ pub(crate) fn queue_bytes_max(lane: Lane) -> usize {
     }
 }
 
-/// Sends the queued frames, each at the time set by the pipe, until the outbox is closed.
+/// Sends the queued frames, each at the time set by the pipe, until the outbox is closed or nothing
+/// follows.
 ///
 /// # Errors
 /// When the connection is lost.

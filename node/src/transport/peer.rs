@@ -107,6 +107,13 @@ impl Peer {
         self.freed.notify_all();
     }
 
+    /// Waits until no session occupies the slot, at most until `until`.
+    pub(super) fn wait_free(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        // The caller goes on in either case.
+        drop(self.freed.wait_timeout_while(self.slot(), left, |slot| slot.is_taken));
+    }
+
     /// Reports a reason to the operator, unless it has been reported since the last session began.
     pub(super) fn report(&self, shared: &Shared, reason: &str) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,11 +8,22 @@
 //! session reads the control lane, and sends `PeerDown` when all have ended. Therefore no frame of
 //! a session arrives before its `PeerUp` or after its `PeerDown`, and a frame sent in one session
 //! never arrives in another. An answer to a frame may be sent in a later session.
+//!
+//! A node that ends in order sends what it has queued, and then shuts down its sides of both lanes.
+//! Its peer reads both lanes to their ends, and closes the session:
+//!
+//! ```text
+//!   node that ends                       peer
+//!     | last frames of each lane ------> |
+//!     | end of both lanes -------------> |  both read: PeerDown
+//!     | <--------------- closes both     |
+//!   PeerDown
+//! ```
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,6 +46,13 @@ use crate::panics::caught;
 /// gone, or the network is partitioned.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
+/// The number of lanes.
+const LANES: usize = 2;
+
+/// How long a lane of which the peer sends no more waits for the end of the other. The peer ends
+/// both at once, so that only what is on its way can be missing.
+const OTHER_END_MAX: Duration = Duration::from_secs(1);
+
 /// The size of the control lane's read buffer: thousands of acknowledgements.
 const CONTROL_BUFFER_LEN: usize = 64 << 10;
 /// The size of the bulk lane's read buffer. A larger batch gets its own buffer.
@@ -56,6 +74,12 @@ pub(crate) struct Session {
     control_outbox: Outbox,
     bulk_outbox: Outbox,
     is_closed: AtomicBool,
+    /// The number of lanes on which everything was sent that was queued before the end.
+    lanes_sent: AtomicUsize,
+    /// The number of lanes that were read to their end.
+    lanes_read: Mutex<usize>,
+    /// Signals that a lane was read to its end, or that the session is closed.
+    ended: Condvar,
     reason: Mutex<Option<String>>,
 }
 
@@ -74,6 +98,9 @@ impl Session {
             control_outbox: Outbox::new(Lane::Control),
             bulk_outbox: Outbox::new(Lane::Bulk),
             is_closed: AtomicBool::new(false),
+            lanes_sent: AtomicUsize::new(0),
+            lanes_read: Mutex::default(),
+            ended: Condvar::new(),
             reason: Mutex::default(),
         }
     }
@@ -122,6 +149,41 @@ impl Session {
         self.bulk_outbox.poke();
     }
 
+    /// Sends nothing but what is queued. The peer then ends the session.
+    pub(crate) fn finish(&self) {
+        self.control_outbox.finish();
+        self.bulk_outbox.finish();
+    }
+
+    /// A lane has sent everything. Tells the peer when both have, because the end of one may end
+    /// the session.
+    fn on_lane_sent(&self) {
+        if self.lanes_sent.fetch_add(1, Ordering::AcqRel) + 1 == LANES {
+            for stream in [&self.control, &self.bulk] {
+                // It fails if the session is closed already.
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+    }
+
+    fn lanes_read(&self) -> MutexGuard<'_, usize> {
+        self.lanes_read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane was read to its end. Waits for the end of the other, for a bounded time.
+    fn on_lane_read(&self) {
+        let mut lanes_read = self.lanes_read();
+        *lanes_read += 1;
+        self.ended.notify_all();
+        let is_other_open = |read: &mut usize| *read < LANES && !self.is_closed();
+        // The session is closed in either case.
+        drop(self.ended.wait_timeout_while(lanes_read, OTHER_END_MAX, is_other_open));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     /// Ends the session; the first reason is recorded.
     pub(crate) fn close(&self, reason: &str) {
         if self.is_closed.swap(true, Ordering::AcqRel) {
@@ -136,6 +198,8 @@ impl Session {
             // already.
             let _ = stream.shutdown(Shutdown::Both);
         }
+        drop(self.lanes_read());
+        self.ended.notify_all();
     }
 
     fn reason(&self) -> String {
@@ -189,8 +253,9 @@ fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
     let outbox = session.outbox(lane);
     let tap = Tap::new(shared.meter.as_ref());
     let sent = run_sender(outbox, &peer.link, session.stream(lane), &shared.encoder, tap);
-    if let Err(error) = sent {
-        session.close(&format!("connection lost: {error}"));
+    match sent {
+        Ok(()) => session.on_lane_sent(),
+        Err(error) => session.close(&format!("connection lost: {error}")),
     }
 }
 
@@ -203,6 +268,10 @@ fn read_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane, mut de
         taken
     });
     session.close(&match ended {
+        Ended::Closed => {
+            session.on_lane_read();
+            "connection lost: closed by the peer".to_owned()
+        }
         Ended::Gone(reason) => format!("connection lost: {reason}"),
         Ended::Wrong(reason) => format!("connection reset: the peer sent malformed data: {reason}"),
     });
@@ -228,7 +297,9 @@ pub(crate) fn lane_decoder(lane: Lane) -> Decoder {
 
 /// The way in which a connection ended, with a description.
 pub(crate) enum Ended {
-    /// The connection was closed or lost.
+    /// The other side sends no more.
+    Closed,
+    /// The connection was lost.
     Gone(String),
     /// The other side violated the protocol.
     Wrong(String),
@@ -252,7 +323,7 @@ pub(crate) fn read_frames(
             }
         }
         match stream.read(decoder.space()) {
-            Ok(0) => return Ended::Gone("closed by the peer".to_owned()),
+            Ok(0) => return Ended::Closed,
             Ok(len) => decoder.advance(len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => {

@@ -149,9 +149,17 @@ impl Shared {
         Ok(())
     }
 
+    /// Sends what is queued for the peers, and waits until they have read it, until `until`. A
+    /// link that is cut loses it, as a real one does.
+    pub(super) fn finish(&self, until: Instant) {
+        self.lifetime.begin_stop();
+        let connected = || self.peers.values().filter(|peer| !peer.link.is_cut());
+        connected().filter_map(Peer::session).for_each(|session| session.finish());
+        connected().for_each(|peer| peer.wait_free(until));
+    }
+
     pub(super) fn stop(&self) {
-        if !self.is_stopping() {
-            self.lifetime.stop();
+        if self.lifetime.stop() {
             for peer in self.peers.values() {
                 peer.parked().take();
                 if let Some(session) = peer.session() {

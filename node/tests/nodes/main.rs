@@ -1,6 +1,7 @@
 //! Nodes and the PostgreSQL server, with real sockets, logs and clients.
 
 mod calvin_sql;
+mod endings;
 mod insight;
 mod log;
 mod minerva;

@@ -1,4 +1,4 @@
-//! A cluster of three configured nodes on local ports.
+//! A cluster of configured nodes on local ports.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -20,9 +20,20 @@ pub fn addresses<const N: usize>() -> [SocketAddr; N] {
 
 /// The configurations of three nodes, with additional keys and tables.
 pub fn configs(dir: &Path, protocol: &str, keys: &str, tables: &str) -> Vec<Config> {
-    let addresses = addresses::<6>();
+    configs_of(3, dir, protocol, keys, tables)
+}
+
+/// The configurations of some nodes, at most three.
+pub fn configs_of(
+    count: usize,
+    dir: &Path,
+    protocol: &str,
+    keys: &str,
+    tables: &str,
+) -> Vec<Config> {
+    let (addresses, regions) = (addresses::<6>(), &REGIONS[..count]);
     let mut nodes = String::new();
-    for (id, region) in REGIONS.iter().enumerate() {
+    for (id, region) in regions.iter().enumerate() {
         let (peer, sql) = (addresses[2 * id], addresses[2 * id + 1]);
         nodes += &format!(
             "[[nodes]]\nid = {id}\nregion = {region:?}\npeer = \"{peer}\"\nsql = \"{sql}\"\n"
@@ -31,12 +42,12 @@ pub fn configs(dir: &Path, protocol: &str, keys: &str, tables: &str) -> Vec<Conf
     let config = |id: usize| {
         let text = format!(
             "cluster = \"test\"\nprotocol = {protocol:?}\nnode = {id}\ndata_dir = {:?}\n{keys}\n\
-             regions = {REGIONS:?}\n{nodes}{tables}\n",
+             regions = {regions:?}\n{nodes}{tables}\n",
             dir.join(id.to_string())
         );
         Config::parse("node.toml", &text).unwrap()
     };
-    (0..3).map(config).collect()
+    (0..count).map(config).collect()
 }
 
 /// A native client of a node.

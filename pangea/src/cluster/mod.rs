@@ -116,7 +116,11 @@ impl Directory {
     /// If some of it could not be removed.
     pub fn close(self) -> Result<(), Failure> {
         match self {
-            Self::Left(_) | Self::Kept(_) => Ok(()),
+            Self::Kept(_) => Ok(()),
+            Self::Left(path) => {
+                crate::warn(&format!("the nodes' files and logs are in {}", path.display()));
+                Ok(())
+            }
             Self::Temporary(directory) => {
                 let path = directory.path().display().to_string();
                 let cant = |error| Failure::failed(format!("can't remove {path}"), error);

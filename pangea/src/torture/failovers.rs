@@ -335,9 +335,9 @@ mod tests {
         let here = "node 1 ordered the transactions that ran here from snapshot version 7 on \
                     shard=3 first=300";
         assert_eq!(Report::parse(&line(" INFO", here), 2), Some(expected));
-        let confirmed = "node 1 is the master from snapshot version 7 on: transactions that the \
-                         previous master ran in this and later versions are discarded, even if \
-                         they were acknowledged shard=3 first=300";
+        let confirmed = "node 1 is the master from snapshot version 7 on: this node has discarded \
+                         3 epochs of an earlier master, even if their transactions were \
+                         acknowledged shard=3 first=300";
         let expected = Report { is_confirmed: true, ..expected };
         assert_eq!(Report::parse(&line(" WARN", confirmed), 2), Some(expected));
         assert_eq!(Report::parse(&line(" INFO", "connected to node 1"), 2), None);

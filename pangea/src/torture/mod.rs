@@ -244,6 +244,7 @@ impl Arguments {
 /// Runs the torture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
+    check_flips(&plan, &faults)?;
     let programs = arguments.programs()?;
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
         crate::warn(
@@ -290,6 +291,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     checked
 }
 
+/// Checks that a majority can decide which node has a flipped bit.
+fn check_flips(plan: &Plan, faults: &[Fault]) -> Result<(), Failure> {
+    #[cfg(feature = "planted")]
+    if faults.contains(&Fault::Flip) && plan.regions.len() < 3 {
+        let message = "--faults flip: at least 3 regions are needed: of 2 nodes that differ, \
+                       neither can know which is right, and both stop";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let _ = (plan, faults);
+    Ok(())
+}
+
 /// Retains the history if the run failed.
 fn keep(path: &Path, temporary: tempfile::TempPath) {
     match temporary.keep() {
@@ -326,6 +339,13 @@ async fn torture(
         () = show(&bar, history, began, &mut checkpoints) => {}
     }
     nemesis.heal().await?;
+    if !arguments.faults.is_empty() && !faults.is_empty() && nemesis.is_idle() {
+        let (names, secs) = (arguments.faults.join(","), arguments.secs);
+        return Err(Failure::Failed(format!(
+            "check failed: no fault of --faults {names} happened within {secs} s; run it for \
+             longer (--secs)"
+        )));
+    }
     let done = nemesis.done();
     drop(nemesis);
     bar.finish_and_clear();

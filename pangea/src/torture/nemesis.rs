@@ -158,6 +158,11 @@ impl<'a> Nemesis<'a> {
         }
     }
 
+    /// Returns whether no fault was injected.
+    pub fn is_idle(&self) -> bool {
+        self.counts.is_empty()
+    }
+
     /// Returns the numbers of injected faults, as text.
     pub fn done(&self) -> String {
         let counts = self.counts.iter().map(|(fault, n)| format!("{n} {}", fault.plural()));

@@ -232,6 +232,42 @@ fn a_flipped_bit_is_found_and_its_node_is_replaced() {
     }
 }
 
+/// Story: of two nodes, both stop when a bit flips in one, and the run waited for a majority in
+/// vain. A run of a second reported that all was well with flips, and had flipped nothing.
+#[test]
+fn a_run_whose_faults_can_not_be_judged_or_do_not_happen_is_no_success() {
+    let refused = run(&["torture", "--faults", "flip", "--regions", "2"]);
+    let stderr = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("--faults flip: at least 3 regions are needed"), "{stderr}");
+
+    let directory = tempfile::tempdir().unwrap();
+    // With this seed, the first fault would begin after more than a second.
+    let output = torture(directory.path(), "--faults pause --secs 1 --seed 11");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("no fault of --faults pause happened within 1 s"), "{stderr}");
+}
+
+/// Story: a run whose reader had ended reported a failure, and left its history behind.
+#[test]
+fn a_run_without_a_reader_ends_quietly_and_leaves_only_what_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut torture = start(directory.path(), "--faults none --secs 1 --keep");
+    drop(torture.stdout.take());
+    let output = torture.wait_with_output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(141), "{stderr}");
+    assert!(!stderr.contains("pangea: ") && !stderr.contains("the history is in"), "{stderr}");
+    let line = stderr.lines().find(|line| line.contains("the nodes' files and logs are in "));
+    let kept = line.and_then(|line| line.rsplit(' ').next()).expect(&stderr);
+    assert!(Path::new(kept).starts_with(directory.path().join("nodes")), "{stderr}");
+    assert!(Path::new(kept).is_dir());
+    let names = std::fs::read_dir(directory.path()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["nodes"], "no history is left");
+}
+
 /// Checks that a history is found to violate the model.
 fn assert_caught(beside: &Path, history: &[Value]) {
     let path = beside.with_file_name("wrong.jsonl");

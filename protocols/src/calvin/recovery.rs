@@ -145,6 +145,7 @@ impl Calvin {
                 break;
             }
             cx.mark("calvin.epoch_replayed");
+            self.state.inputs.log_skip(cx, epoch);
             self.begin_epoch(cx, epoch, cut);
             while self.state.running.is_some() {
                 self.resume_epoch(cx);

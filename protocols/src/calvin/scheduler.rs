@@ -195,7 +195,7 @@ impl Calvin {
         slice: &[&Request],
     ) -> Vec<Finished> {
         if self.state.inputs.is_skipped(cx, epoch) {
-            return slice.iter().map(|_| skipped()).collect();
+            return slice.iter().map(|_| skipped(epoch)).collect();
         }
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);

@@ -187,6 +187,7 @@ impl<H: Host> Inputs<H> {
         let first = lacking
             .into_iter()
             .chain(H::first_needed(self))
+            .chain(self.skips.first_needed(version))
             .chain(self.collection.kept_from)
             .min()
             .unwrap_or(after)
@@ -231,6 +232,7 @@ impl<H: Host> Inputs<H> {
         };
         assert_eq!(requested, version, "one checkpoint is written at a time");
         self.collection.last = version;
+        self.skips.forget(version);
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;

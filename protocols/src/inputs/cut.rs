@@ -342,6 +342,9 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         let next = self.cut.applied.next();
+        if !self.may_begin(cx, next) {
+            return None;
+        }
         if let Some(cut) = H::early_cut(self, next) {
             return self.follows_rules(cx, next, &cut).then_some((next, cut));
         }

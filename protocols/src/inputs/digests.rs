@@ -307,8 +307,8 @@ impl<H: Host> Inputs<H> {
         format!(
             "node {} differs from the other replicas: {} epoch {} in {}. Nodes {} agree with each \
              other, so this node stops before it serves more of its rows. The cause is a defect of \
-             its memory or disk, or of this program. Keep a copy of its data directory for a \
-             report, then replace the node: pangea start --replace with an empty data directory",
+             its memory or disk, or of this program. Replace the node: pangea start --config FILE \
+             --replace. It moves the contents of its data directory aside: keep them for a report",
             self.node(me).0,
             what(scope),
             epoch.0,
@@ -330,7 +330,7 @@ impl<H: Host> Inputs<H> {
         let way_out = match remembering_min(&self.replica) {
             1 => {
                 "Keep the data directory of the right one, and replace the other: pangea start \
-                 --replace with an empty data directory"
+                 --config FILE --replace"
             }
             _ => {
                 "Keep all data directories, load the dump of the right one into a new cluster, and \

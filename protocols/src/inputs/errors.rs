@@ -77,8 +77,9 @@ pub(crate) fn other_code(
     match topology.node_count() {
         1 => format!("{what}. Nothing is lost: {remedy}"),
         _ => format!(
-            "{what}. This node waits for the checkpoint of a node that has run the epoch. If there \
-             is none, nothing is lost: {remedy}"
+            "{what}. This node waits for the checkpoint of a node that has run the epoch. Or start \
+             the program of code {its_code} on this node, if the other nodes run it. If no node \
+             has run the epoch, nothing is lost: {remedy}"
         ),
     }
 }

@@ -11,20 +11,38 @@
 //!
 //! Replicas with different lists do not connect, because the settings of a cluster must be the same
 //! on all nodes: all nodes are stopped, all get the list, and all are started. An epoch stays in
-//! the list until every node has a checkpoint of a later epoch, because a restart may have to apply
-//! it again.
+//! the list until every node has skipped it.
+//!
+//! A restart may have to apply the epoch again, from inputs that do not say that it was skipped.
+//! Therefore a replica logs the number of an epoch before it skips it:
+//!
+//! ```text
+//!   the cut of a listed epoch is known --> SKIPPED is logged --> it is durable
+//!                                      --> the epoch begins: its transactions are aborted
+//!   restart, with or without the list  --> the log has SKIPPED: they are aborted again
+//! ```
+//!
+//! Neither the epoch nor a later one begins before the record is durable, so that no answer depends
+//! on a skip that a crash undoes. A restart that skips an epoch of its log, because it was listed
+//! after it had run, can't wait: its peers may have forgotten that epoch. It logs the number, and
+//! begins no further epochs before that is durable.
 
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bytes::Bytes;
+use pangea_core::codec::{Reader, Writer};
 use pangea_core::exec::ordered::Finished;
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{LogPosition, SnapshotVersion};
 use pangea_core::protocol::{Cx, ListedEpoch, ListedFate, Protocol};
 use pangea_core::txn::{Abort, SqlState};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Host, Inputs};
+use crate::replica::{INTACT, kind};
 
 /// The maximum number of epochs that are skipped at a time. Each is a bug that was met.
 const SKIPPED_MAX: usize = 16;
@@ -76,11 +94,44 @@ impl<'de> Deserialize<'de> for SkippedEpochs {
     }
 }
 
+/// The skipped epochs that the log names and the last checkpoint does not contain.
+#[derive(Debug, Default)]
+pub(crate) struct Skips {
+    /// The record of each.
+    logged: BTreeMap<SnapshotVersion, LogPosition>,
+    /// The last record of this run.
+    last: LogPosition,
+}
+
+impl Skips {
+    /// Restores a record of the log.
+    pub(super) fn restore(&mut self, position: LogPosition, payload: &Bytes) {
+        let epoch = Reader::new(payload).u64("skipped epoch").expect(INTACT);
+        self.logged.insert(SnapshotVersion(epoch), position);
+    }
+
+    fn contains(&self, epoch: SnapshotVersion) -> bool {
+        self.logged.contains_key(&epoch)
+    }
+
+    /// The first record that a checkpoint of this version does not replace.
+    pub(super) fn first_needed(&self, version: SnapshotVersion) -> Option<LogPosition> {
+        self.logged.range((Excluded(version), Unbounded)).map(|(_, position)| *position).min()
+    }
+
+    /// Forgets the epochs that a durable checkpoint contains.
+    pub(super) fn forget(&mut self, checkpoint: SnapshotVersion) {
+        self.logged.retain(|epoch, _| *epoch > checkpoint);
+    }
+}
+
 /// The outcome of a transaction of a skipped epoch.
-pub(crate) fn skipped() -> Finished {
+pub(crate) fn skipped(epoch: SnapshotVersion) -> Finished {
     let message = "the transaction was skipped by the operator";
-    let abort = Abort::new(SqlState::OPERATOR_INTERVENTION, message)
-        .with_detail("Its epoch could not be applied on any node, and is listed in skip_epochs.");
+    let abort = Abort::new(SqlState::OPERATOR_INTERVENTION, message).with_detail(format!(
+        "It is in epoch {}, which was listed in skip_epochs on this node, and has no effect here.",
+        epoch.0
+    ));
     Finished { outcome: Err(abort), writes: Vec::new(), passes: 1 }
 }
 
@@ -96,16 +147,38 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 }
 
 impl<H: Host> Inputs<H> {
-    /// Whether the operator has listed an epoch to be skipped.
+    /// Logs that an epoch is skipped, if the operator has listed it.
+    pub(crate) fn log_skip(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) {
+        if self.settings.skipped.contains(epoch) && !self.skips.contains(epoch) {
+            let mut record = Vec::new();
+            record.put_u64(epoch.0);
+            let position = self.replica.persist(cx, &kind::SKIPPED, record.into());
+            self.skips.logged.insert(epoch, position);
+            self.skips.last = position;
+        }
+    }
+
+    /// Whether the next epoch may begin: a restart would skip it and the ones before it, if this
+    /// run does.
+    pub(super) fn may_begin(&mut self, cx: &mut Cx<'_, H>, next: SnapshotVersion) -> bool {
+        let is_decided = self.cut.waiting.front().is_some_and(|(epoch, _)| *epoch == next);
+        let is_fixed = || H::last_early(self).is_some_and(|last| last >= next);
+        if is_decided || is_fixed() {
+            self.log_skip(cx, next);
+        }
+        self.skips.last <= self.streams.synced
+    }
+
+    /// Whether an epoch is skipped: the operator has listed it, or had when an earlier run met it.
     pub(crate) fn is_skipped(&self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) -> bool {
-        let is_skipped = self.settings.skipped.contains(epoch);
+        let is_skipped = self.settings.skipped.contains(epoch) || self.skips.contains(epoch);
         if is_skipped {
             cx.mark("inputs.epoch_skipped");
         }
         is_skipped
     }
 
-    /// Adds an epoch to the `met` ones if the operator has listed it to be skipped.
+    /// Adds an epoch to the `met` ones if the operator lists or listed it to be skipped.
     pub(crate) fn note_listed(
         &self,
         met: &mut Vec<ListedEpoch>,
@@ -114,7 +187,12 @@ impl<H: Host> Inputs<H> {
     ) {
         // An unconfirmed epoch can run more than once.
         let is_known = met.iter().any(|listed| listed.epoch == epoch);
-        if self.settings.skipped.contains(epoch) && !is_known {
+        let is_listed = self.settings.skipped.contains(epoch);
+        let fate = match fate {
+            ListedFate::Skipped { txns } if !is_listed => ListedFate::SkippedBefore { txns },
+            fate => fate,
+        };
+        if (is_listed || self.skips.contains(epoch)) && !is_known {
             met.push(ListedEpoch { epoch, fate });
         }
     }
@@ -140,9 +218,9 @@ impl<H: Host> Inputs<H> {
         cx.stop(format!(
             "node {} can't apply epoch {epoch}: {why} (this is a bug). Keep a copy of its data \
              directory for a report. If only this node has stopped, start it again, and replace it \
-             if it stops here again: pangea start --replace with an empty data directory. If every \
-             node stops at this epoch, and again when it is started, then go on without the \
-             transactions of this epoch: stop all nodes, add {epoch} to the list skip_epochs in \
+             if it stops here again: pangea start --config FILE --replace. If every node stops at \
+             this epoch, and again when it is started, then go on without the transactions of this \
+             epoch: stop all nodes, add {epoch} to the list skip_epochs in \
              the table [{protocol}] of every node's configuration, and start all nodes. All its \
              transactions are then aborted on all nodes",
             self.node(self.replica.me).0,
@@ -167,12 +245,12 @@ impl<H: Host> Inputs<H> {
         };
         cx.stop(format!(
             "node {} can't apply {epochs}: {why} (this is a bug). If only this node has stopped, \
-             start it again, and replace it if it stops here again: pangea start --replace with an \
-             empty data directory. If every node of this shard stops there, the other shards wait \
-             for it, and nothing that was acknowledged is lost: keep the data directories, report \
-             the bug, and start the nodes with a mended release of this program, whose version of \
-             code must be the same. skip_epochs can't be used: other shards may have applied their \
-             parts of the transactions",
+             start it again, and replace it if it stops here again: pangea start --config FILE \
+             --replace. If every node of this shard stops there, the other shards wait for it, and \
+             nothing that was acknowledged is lost: keep the data directories, report the bug, and \
+             start the nodes with a mended release of this program, whose version of code must be \
+             the same. skip_epochs can't be used: other shards may have applied their parts of the \
+             transactions",
             self.node(self.replica.me).0,
         ));
     }
@@ -195,5 +273,22 @@ mod tests {
         assert_eq!(postcard::from_bytes::<SkippedEpochs>(&bytes), Ok(list(&[3, 7])));
         assert!(SkippedEpochs::new(&[0]).is_err());
         assert!(SkippedEpochs::new(&[1; SKIPPED_MAX + 1]).is_err());
+    }
+
+    /// Asynchronous masters run epochs before they are confirmed, and take checkpoints of confirmed
+    /// ones: a record can be older than the checkpoint before its epoch.
+    #[test]
+    fn a_record_is_kept_until_a_checkpoint_contains_its_epoch() {
+        let mut skips = Skips::default();
+        for (epoch, position) in [(7, 40), (9, 30)] {
+            let record = Bytes::copy_from_slice(&u64::to_le_bytes(epoch));
+            skips.restore(LogPosition(position), &record);
+        }
+        let first = |skips: &Skips, version| skips.first_needed(SnapshotVersion(version));
+        assert_eq!(first(&skips, 6), Some(LogPosition(30)));
+        assert_eq!(first(&skips, 7), Some(LogPosition(30)));
+        assert_eq!(first(&skips, 9), None);
+        skips.forget(SnapshotVersion(7));
+        assert!(!skips.contains(SnapshotVersion(7)) && skips.contains(SnapshotVersion(9)));
     }
 }

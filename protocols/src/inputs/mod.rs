@@ -97,6 +97,7 @@ pub(crate) use errors::{
     too_many_in_flight,
 };
 pub use failure::SkippedEpochs;
+use failure::Skips;
 pub(crate) use failure::{attempt, skipped};
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};
@@ -230,6 +231,8 @@ pub(crate) struct Inputs<H: Host> {
     pub stops: Stops,
     pub waits: Backpressure,
     pub digests: Digests,
+    /// The skipped epochs that the log names.
+    pub skips: Skips,
     /// Whether an epoch could not be applied. The replica then applies no more, and stops.
     pub has_failed: bool,
     pub counters: Counters,

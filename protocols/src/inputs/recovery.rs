@@ -130,6 +130,7 @@ impl<H: Host> Inputs<H> {
                 found.agreement.extend(records);
             }
             kind::EPOCH => found.epochs.push((position, payload)),
+            kind::SKIPPED => self.skips.restore(position, &payload),
             kind::EARLY | kind::GIVEN_UP => found.own.push((position, kind, payload)),
             // A checkpoint written after it contains its effects.
             kind::REJOINED if position <= found.agreement_from => {}

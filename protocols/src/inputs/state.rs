@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
 use super::digests::Digests;
+use super::failure::Skips;
 use super::stop::Stops;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
@@ -348,6 +349,7 @@ impl<H: Host> Inputs<H> {
             stops: Stops::new(n),
             waits: Backpressure::default(),
             digests: Digests::new(n),
+            skips: Skips::default(),
             has_failed: false,
             counters: Counters::default(),
             extension,

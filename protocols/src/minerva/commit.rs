@@ -349,7 +349,7 @@ impl Minerva {
         slice: &[Entry<'_>],
     ) -> Vec<Finished> {
         if self.state.inputs.is_skipped(cx, epoch) {
-            return slice.iter().map(|_| skipped()).collect();
+            return slice.iter().map(|_| skipped(epoch)).collect();
         }
         let footprints: Vec<Option<Footprint>> =
             slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();

@@ -27,7 +27,9 @@ fn assert_stopped<P: Transcribed>(cluster: &ClusterOf<P>, id: usize, why: &str) 
         if other == id {
             let reason = node.stopped.as_deref().expect("it differs from the majority");
             assert!(reason.contains(why), "{reason}");
-            assert!(reason.contains("--replace"), "says what to do: {reason}");
+            let way = "pangea start --config FILE --replace";
+            assert!(reason.contains(way), "says what to do: {reason}");
+            assert!(!reason.contains("empty"), "--replace sets the contents aside: {reason}");
             continue;
         }
         assert_eq!(node.stopped, None);

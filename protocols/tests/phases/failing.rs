@@ -30,7 +30,7 @@ fn assert_all_stopped<P: Transcribed>(
     }
 }
 
-fn restart_all<P: Transcribed>(cluster: &mut ClusterOf<P>) {
+pub(super) fn restart_all<P: Transcribed>(cluster: &mut ClusterOf<P>) {
     for id in 0..cluster.nodes.len() {
         cluster.crash(id);
     }
@@ -83,7 +83,10 @@ fn an_epoch_that_fails_is_skipped<P: Transcribed>(
 }
 
 /// The listed epochs that a node has met, and what became of them.
-fn fates<P: Transcribed>(cluster: &ClusterOf<P>, id: usize) -> Vec<(SnapshotVersion, ListedFate)> {
+pub(super) fn fates<P: Transcribed>(
+    cluster: &ClusterOf<P>,
+    id: usize,
+) -> Vec<(SnapshotVersion, ListedFate)> {
     let brain = cluster.nodes[id].brain.as_ref().expect("the node runs");
     brain.listed_epochs().iter().map(|ListedEpoch { epoch, fate }| (*epoch, *fate)).collect()
 }

@@ -47,6 +47,7 @@ mod recovery;
 mod rejoin;
 mod replication;
 mod script;
+mod skipping;
 mod stopping;
 mod stragglers;
 mod support;

@@ -350,6 +350,11 @@ fn a_coordinator_that_stops_leaves_its_place_to_a_node_that_stays() {
         (0..2).for_each(|_| cluster.epoch());
         cluster.run_for(50);
         cluster.result(others[0], ticket);
+        for id in 0..3 {
+            // No node has a loss to warn of.
+            let lost = cluster.mark(id, "calvin.early_given_up");
+            assert_eq!((lost, cluster.nodes[id].store.timeline()), (0, 0));
+        }
         // It neither asks for its place again, nor gets it.
         cluster.run_for(20_000);
         assert_ne!(cluster.leader(), first);

@@ -208,6 +208,10 @@ fn a_master_names_the_first_epoch_that_it_can_no_longer_run() {
     start_newer(&mut cluster);
     let why = refused(&cluster, master).expect("it can't run them");
     assert!(why.contains("can't run epoch 1:") && why.matches("(code ").count() == 2, "{why}");
+    // Story: beside two nodes with the new program, the advice was to stop all and go back.
+    let (_, code) = why.split_once("by a program (code ").expect("the code of the epoch");
+    let (code, _) = code.split_once(')').expect("the code of the epoch");
+    assert!(why.contains(&format!("start the program of code {code} on this node")), "{why}");
 }
 
 /// The only node of a cluster had a batch in its log that no cut contained. It proposed none before

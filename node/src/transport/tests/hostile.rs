@@ -157,6 +157,31 @@ fn a_peer_that_is_refused_tells_its_own_operator_once() {
     wrong.assert_none("reported twice", |event| matches!(event, TransportEvent::Trouble { .. }));
 }
 
+/// Story: a node with a new program was refused by the others, and nothing said how to upgrade.
+#[test]
+fn a_refusal_of_another_program_says_how_to_upgrade() {
+    const ADVICE: &str =
+        "To upgrade, stop all nodes in order (SIGTERM), and start all with the new";
+    let right = TestNode::start(config(1, &[], 2));
+    let other = |change: fn(&mut TransportConfig)| {
+        let mut config = config(0, &[(NodeId(1), right.address())], 2);
+        config.fingerprint += 1;
+        change(&mut config);
+        TestNode::start(config)
+    };
+    let newer = other(|config| config.likeness.code_version += 1);
+    newer.wait_trouble(ADVICE);
+    drop(newer);
+    let differently_set = other(|config| config.likeness.settings = "epoch_ms = 20".to_owned());
+    differently_set.wait("a refusal", |_, event| match event {
+        TransportEvent::Trouble { reason, .. } if reason.contains("the two nodes differ") => {
+            assert!(reason.contains("epoch_ms = 20") && !reason.contains(ADVICE), "{reason}");
+            Some(())
+        }
+        _ => None,
+    });
+}
+
 /// A hand-written node 0: both lanes of a session with node 1, not yet welcomed.
 fn knock(node: &TestNode, session: SessionId) -> [TcpStream; 2] {
     [LaneName::Control, LaneName::Bulk].map(|lane| {

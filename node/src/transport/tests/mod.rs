@@ -1,6 +1,7 @@
 //! Tests of transports against each other, and against strangers, on loopback.
 
 mod emulation;
+mod endings;
 mod hostile;
 mod peers;
 mod sessions;

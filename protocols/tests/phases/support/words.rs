@@ -268,6 +268,7 @@ pub fn record<P: Transcribed>(record: &Bytes) -> (String, Option<Bytes>) {
             format!("the fixed cut {epoch} {}", cut(&fixed))
         }
         8 => format!("that fixed cuts from {} on are void", u64_of(&rest)),
+        9 => format!("that epoch {} is skipped", u64_of(&rest)),
         other => panic!("{other} is no kind of a log record"),
     };
     (text, None)
