@@ -88,10 +88,11 @@ impl Membership {
 }
 
 impl State {
-    /// The last epoch of a source that has ended in the batches that are durable here.
-    fn durable_end(&self, source: NodeId) -> Ended {
+    /// The last epoch of a source that has ended in the batches that are here. All of them are
+    /// durable as soon as a later record is.
+    fn end_here(&self, source: NodeId) -> Ended {
         let log = &self.streams.logs[source.index()];
-        let slots = log.slots.range(..=log.durable).rev();
+        let slots = log.slots.range(..=log.received).rev();
         let last = slots.map(|(_, slot)| &slot.batch).find(|batch| batch.is_last);
         let in_log = last.map(|batch| Ended { epoch: batch.epoch, last: batch.bid });
         let merged = Ended { epoch: self.applied.epoch, last: self.applied.heads[source.index()] };
@@ -113,7 +114,7 @@ impl State {
         }
         let ended = |node: &NodeId| match is_next(node) {
             true => Ended::default(),
-            false => self.durable_end(*node),
+            false => self.end_here(*node),
         };
         let (reserved, head) = (self.last_reserved(), self.membership.own_head);
         let report = Report { reserved, head, ended: nodes.iter().map(ended).collect() };

@@ -181,7 +181,8 @@ impl GeoGauss {
             state.replay(cx, EpochRecord::decode(&record).expect(INTACT));
         }
         let life = state.membership.view.lives[state.replica.me.index()];
-        state.epochs.open = state.epochs.reserved.next().max(life.first);
+        let after = state.epochs.reserved.max(state.applied.epoch);
+        state.epochs.open = after.next().max(life.first);
         let (length, open) = (state.options.epoch(), state.epochs.open);
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
         state.replica.begin_run(cx.rng.u64(..));
