@@ -45,11 +45,11 @@ impl<E: Decision> Driver<E> {
         self.agreement.as_ref().and_then(Agreement::leader)
     }
 
-    pub(crate) fn get(&self) -> &Agreement<E> {
+    pub(crate) fn agreement(&self) -> &Agreement<E> {
         self.agreement.as_ref().expect("a node starts with a restart")
     }
 
-    pub(crate) fn get_mut(&mut self) -> &mut Agreement<E> {
+    pub(crate) fn agreement_mut(&mut self) -> &mut Agreement<E> {
         self.agreement.as_mut().expect("a node starts with a restart")
     }
 
@@ -64,7 +64,7 @@ impl<E: Decision> Driver<E> {
     where
         P: Protocol<Message: From<M>>,
     {
-        let drained = self.get_mut().take_ready();
+        let drained = self.agreement_mut().take_ready();
         let Ready { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records can be encoded");

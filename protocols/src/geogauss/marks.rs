@@ -39,6 +39,8 @@ const OWN: &[Mark] = &[
     mark("geogauss.joined", "a replica that was removed joins again"),
     mark("geogauss.refused_while_removed", "a client of a replica that was removed is refused"),
     mark("geogauss.malformed_report", "a report makes no sense").never(NONSENSE),
+    mark("geogauss.malformed_request", "a question about membership makes no sense")
+        .never(NONSENSE),
     mark("geogauss.malformed_progress", "a progress report makes no sense").never(NONSENSE),
     // Restart.
     mark("geogauss.reserved", "epochs are reserved"),

@@ -200,7 +200,7 @@ impl GeoGauss {
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
         let node_count = self.state.replica.topology.node_count();
         let is_sound = |change: &Change| change.is_sound(node_count);
-        let agreement = self.state.membership.driver.get_mut();
+        let agreement = self.state.membership.driver.agreement_mut();
         if let Err(Refused(why)) = agreement.on_message(from, bytes, &is_sound) {
             cx.mark(why);
         }
@@ -209,7 +209,7 @@ impl GeoGauss {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
-        self.state.membership.driver.get_mut().on_tick();
+        self.state.membership.driver.agreement_mut().on_tick();
         self.lead(cx);
     }
 
@@ -271,7 +271,7 @@ impl GeoGauss {
     /// The leader's part: proposes seals and views.
     fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         let membership = &self.state.membership;
-        let agreement = membership.driver.get();
+        let agreement = membership.driver.agreement();
         if !agreement.is_leader() || agreement.end() != membership.taken {
             return;
         }
@@ -281,7 +281,7 @@ impl GeoGauss {
         };
         if let Some(change) = change {
             cx.mark("geogauss.change_proposed");
-            self.state.membership.driver.get_mut().propose(change);
+            self.state.membership.driver.agreement_mut().propose(change);
         }
     }
 

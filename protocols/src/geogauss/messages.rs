@@ -55,12 +55,15 @@ messages! {
         68 => MembershipRequest {
             /// The sender's name for the request.
             token: u64 as Varint,
-        } control "message_other";
+            /// The view in which the sender joined last, as far as it knows.
+            joined: u64 as Number,
+        } control "message_other", malformed "geogauss.malformed_request";
         /// The reply to a [`Message::MembershipRequest`].
         69 => Membership {
             /// The name that the requester gave to the request.
             token: u64 as Varint,
-            /// Whether the sender knows of no decision that removes the receiver.
+            /// Whether the sender knows of no decision that removes or has removed the receiver since
+            /// it joined.
             is_member: bool,
         } control "message_other";
     }

@@ -165,7 +165,9 @@ impl GeoGauss {
             Message::Progress { merged, view, .. } => {
                 self.on_progress(from, (merged, ViewNumber(view)));
             }
-            Message::MembershipRequest { token } => self.on_membership_request(cx, from, token),
+            Message::MembershipRequest { token, joined } => {
+                self.on_membership_request(cx, from, (token, ViewNumber(joined)));
+            }
             Message::Membership { token, is_member } => {
                 self.on_membership(cx, from, (token, is_member));
             }
@@ -183,7 +185,7 @@ impl GeoGauss {
         let State { streams, replica, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         streams.resend(cx, replica, peer);
-        self.state.membership.driver.get_mut().on_peer_up(peer);
+        self.state.membership.driver.agreement_mut().on_peer_up(peer);
         self.send_eof(cx, peer);
     }
 }

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Each member of a view reports before the view exists, and they are a majority. So if a majority
-//! knows of no decision that removes this replica, it was a member when it asked.
+//! knows of no decision that has removed this replica since it joined, it was a member when it
+//! asked.
 
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::Cx;
@@ -20,6 +21,7 @@ use pangea_core::time::Timestamp;
 
 use super::GeoGauss;
 use super::messages::Message;
+use super::views::ViewNumber;
 
 /// A request is repeated after this number of round trips.
 const PATIENCE_ROUND_TRIPS: u64 = 4;
@@ -80,11 +82,14 @@ impl GeoGauss {
     fn ask_for_membership(&mut self, cx: &mut Cx<'_, Self>) {
         let token = self.state.replica.next_token();
         let ended = SnapshotVersion(self.state.epochs.open.0 - 1);
+        let me = self.state.me();
+        let joined = self.state.membership.view.lives[me.index()].joined;
         let fresh = &mut self.state.fresh;
         fresh.asked = Some(Request { token, at: cx.now.at, ended, confirmed: Vec::new() });
         fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
         for peer in self.state.replica.peers() {
-            self.state.replica.send(cx, peer, Message::MembershipRequest { token });
+            let message = Message::MembershipRequest { token, joined: joined.0 };
+            self.state.replica.send(cx, peer, message);
         }
         self.confirm_reads(cx);
     }
@@ -93,9 +98,12 @@ impl GeoGauss {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        token: u64,
+        (token, joined): (u64, ViewNumber),
     ) {
-        let is_member = !self.state.membership.removes(from);
+        let membership = &self.state.membership;
+        // It may have been removed and have joined again without knowing either.
+        let is_same = membership.view.lives[from.index()].joined == joined;
+        let is_member = is_same && !membership.removes(from);
         self.state.replica.send(cx, from, Message::Membership { token, is_member });
     }
 
