@@ -39,7 +39,7 @@ impl State {
             return SnapshotVersion(u64::MAX);
         }
         // Its earlier life counts, too, and is here if nothing of it is missing.
-        let has_earlier = log.voids.is_empty();
+        let has_earlier = log.received >= life.head;
         let waits_for_nobody = SnapshotVersion(if has_earlier { life.first.0 - 1 } else { 0 });
         if source == self.me() && self.is_member() {
             // After a crash it could add transactions to an epoch that it has not reserved.

@@ -308,21 +308,22 @@ impl GeoGauss {
         let is_here =
             |node: &NodeId| is_me(node) || cx.now.at.since(heard_at[node.index()]) < removal;
         let out: Vec<NodeId> = view.members().filter(|node| !is_here(node)).collect();
-        let merged = |node: &NodeId| progress[node.index()].0;
-        let members = || view.members().filter(|node| !out.contains(node));
+        let merged = |node: NodeId| progress[node.index()].0;
+        let members = view.members().filter(|node| !out.contains(node));
+        let slowest = members.map(merged).min().unwrap_or_default();
         let is_back = |node: &NodeId| {
-            let Some(ended) = view.lives[node.index()].ended else { return false };
-            let is_merged = |it: NodeId| merged(&it) >= ended.epoch;
             let knows = progress[node.index()].1 == view.number;
-            is_here(node) && knows && is_merged(*node) && members().all(is_merged)
+            !view.has(*node) && is_here(node) && knows && merged(*node) >= slowest
         };
         let joining: Vec<NodeId> = topology.node_ids().filter(is_back).collect();
+        let is_news = match sealed {
+            None => !out.is_empty() || !joining.is_empty(),
+            // It must not wait for a report that does not come.
+            Some(it) => view.next_members(&it.seal).iter().any(|node| !is_here(node)),
+        };
         let seal = Seal { of: view.number, out, joining };
-        let is_news = sealed.as_ref().is_none_or(|it| {
-            let is_new = |node: &NodeId| !it.seal.out.contains(node);
-            seal.out.iter().any(is_new)
-        });
-        (is_news && view.allows(&seal)).then_some(Change::Seal(seal))
+        let is_other = sealed.as_ref().is_none_or(|it| it.seal != seal);
+        (is_news && is_other && view.allows(&seal)).then_some(Change::Seal(seal))
     }
 
     /// Persists the records of agreement, sends its messages, and takes its decisions.
