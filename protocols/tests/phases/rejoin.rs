@@ -597,3 +597,34 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     assert!(cluster.mark(1, "inputs.greeting_late") > 0);
     assert_all_run(&cluster);
 }
+
+/// Node 1 was replaced and has started again since. Node 2 gets a copy of its disk from before that,
+/// so it knows the former log of node 1. Two nodes know the present one, so node 2 alone is to
+/// blame, and stops for what it has forgotten. Node 1 stops as well, and advises to replace it: the
+/// cluster stands still, and no operator who follows both messages gets it back, because of three
+/// nodes two must remember.
+#[test]
+fn an_old_copy_of_one_disk_stops_no_other_node_that_was_replaced() {
+    let mut cluster = busy(3);
+    let old = cluster.nodes[2].log.clone();
+    cluster.crash(1);
+    cluster.replace(1);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
+    add(&mut cluster, 2);
+    cluster.crash(1);
+    cluster.start(1);
+    cluster.run_for(3_000);
+    add(&mut cluster, 1);
+    assert_all_run(&cluster);
+    cluster.crash(2);
+    cluster.restore_log(2, old);
+    cluster.nodes[2].checkpoint = None;
+    cluster.start(2);
+    cluster.run_for(3_000);
+    let reason = cluster.nodes[2].stopped.as_deref().expect("it has forgotten batches");
+    assert!(reason.contains("restored from an old copy"), "{reason}");
+    cluster.crash(2);
+    assert_eq!(cluster.nodes[1].stopped, None, "its log is the one that the others know");
+    add(&mut cluster, 0);
+}
