@@ -388,3 +388,42 @@ fn a_master_forgets_the_epochs_of_another_program_when_others_are_decided() {
         cluster.crash(master);
     }
 }
+
+/// The node that is to lead lacks an epoch of the earlier program, and takes the checkpoint of a
+/// peer. Until that has arrived, which may take minutes, it leads and proposes nothing, and the
+/// others, who could go on, follow it.
+#[test]
+fn a_node_that_waits_for_a_checkpoint_holds_up_nobody_who_does_not() {
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let late = cluster.leader();
+        let others = [(late + 1) % 3, (late + 2) % 3];
+        cluster.crash(late);
+        cluster.run_for(2_000);
+        cluster.call_declared(others[0], "add x 1");
+        cluster.batch(others[0]);
+        cluster.cut();
+        cluster.run_for(500);
+        assert_eq!(cluster.value(others[0], "x"), "4");
+        others.into_iter().for_each(|id| stop_in_order(&mut cluster, id));
+        cluster.on_words(|_, _, words| match words.starts_with("CheckpointChunk") {
+            true => Fate::HoldBack,
+            false => Fate::Deliver,
+        });
+        start_newer(&mut cluster);
+        assert!(cluster.mark(late, "inputs.checkpoint_requested") > 0);
+        cluster.run_for(10_000);
+        let ticket = cluster.call_declared(others[0], "add x 10");
+        for _ in 0..2 {
+            cluster.epoch();
+            cluster.run_for(500);
+        }
+        let leader = cluster.leader();
+        let outcome = cluster.outcome(others[0], ticket);
+        let waits = cluster.mark(leader, "inputs.other_program_first");
+        assert!(outcome.is_some(), "{leader} leads, {late} needs a checkpoint, {waits} not proposed");
+        assert_eq!(cluster.value(others[1], "x"), "14");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+}
