@@ -147,7 +147,9 @@ impl Calvin {
             return;
         }
         let inputs = &self.state.inputs;
-        let is_up = |master: &NodeId| inputs.replica.is_up[master.index()];
+        let is_up = |master: &NodeId| {
+            inputs.replica.is_up[master.index()] && !inputs.presence.is_stranger(*master)
+        };
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.replica.me);
         let Some(master) = leader.filter(is_up) else { return };
         let Forwarding { is_refused, sent, .. } = &self.state.forwarding;

@@ -395,7 +395,14 @@ impl Calvin {
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
     /// a node of another shard.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        match (Addressee::of(&message), self.sender(from)) {
+        let sender = self.sender(from);
+        if let Sender::Replica(replica) = sender
+            && !matches!(message, Message::Inputs(_))
+            && self.state.inputs.presence.is_stranger(replica)
+        {
+            return cx.mark("inputs.stranger_ignored");
+        }
+        match (Addressee::of(&message), sender) {
             (Addressee::Group, Sender::Replica(replica)) => {
                 self.on_group_message(cx, replica, message);
             }

@@ -147,9 +147,11 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.malformed_greeting");
             return None;
         };
+        let was_stranger = self.presence.is_stranger(from);
         let met =
             self.presence.meet(cx, &mut self.replica, from, (log_identity, receiver_identity));
-        if met != Met::Again {
+        // Two strangers would reply to each other's replies without end.
+        if met != Met::Again && !was_stranger {
             self.greet(cx, from);
         }
         if met == Met::Stranger {
@@ -166,8 +168,10 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.greeting_late");
             return None;
         }
-        let forgotten = self.presence.forgotten(&self.replica, from, receiver_identity);
-        if let Some(forgotten) = forgotten.or_else(|| self.forgotten(from, &known)) {
+        self.presence.note_known(&self.replica, from, receiver_identity);
+        let lost = self.forgotten(from, &known);
+        let forgotten = self.presence.forgotten(&self.replica, from, lost.is_some());
+        if let Some(forgotten) = forgotten.or(lost) {
             cx.stop(forgotten);
             return None;
         }

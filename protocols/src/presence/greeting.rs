@@ -126,20 +126,30 @@ impl<H: Host> Presence<H> {
             && self.answered[from.index()]
     }
 
-    /// The evidence that this replica has lost its log: a peer knows another identity of it.
+    /// Records whether a peer knows another identity of this replica.
+    pub(crate) fn note_known(&mut self, replica: &Replica, from: NodeId, receiver_identity: u64) {
+        self.knows_another[from.index()] =
+            receiver_identity != 0 && receiver_identity != self.log_identities[replica.me.index()];
+    }
+
+    /// The evidence that this replica has lost its log: a peer knows another identity of it. One
+    /// such peer may have an old disk itself, if this replica has participated before. Then it
+    /// takes so many that this replica can't become ready, or `has_lost`: the peer has more of the
+    /// log.
     pub(crate) fn forgotten(
         &self,
         replica: &Replica,
         from: NodeId,
-        receiver_identity: u64,
+        has_lost: bool,
     ) -> Option<String> {
-        (receiver_identity != 0 && receiver_identity != self.log_identities[replica.me.index()])
-            .then(|| {
-                lost_log(&format!(
-                    "node {} knows an earlier start of this node that is missing from its log",
-                    replica.node(from).0
-                ))
-            })
+        let others = replica.peers().filter(|peer| !self.knows_another[peer.index()]).count();
+        let is_sure = has_lost || !self.is_ready && (!self.was_ready || others < self.enough);
+        (self.knows_another[from.index()] && is_sure).then(|| {
+            lost_log(&format!(
+                "node {} knows an earlier start of this node that is missing from its log",
+                replica.node(from).0
+            ))
+        })
     }
 
     /// Records that a peer knows an identity of this replica. Returns whether the replica became

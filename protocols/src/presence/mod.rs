@@ -23,7 +23,9 @@
 //! - At a later start it is ready when enough peers have greeted it to form a majority with it. It
 //!   could not commit without them, so this adds no wait. Peers that lost their disks greet only
 //!   after it has answered them; it answers before it is ready if the other peers are too few.
-//! - A peer that knows another identity of the replica stops it. The way back is in `rejoin.rs`.
+//! - At its first start, a peer that knows another identity of the replica stops it. Later this
+//!   takes so many of them that the replica can't become ready, because one may have an old disk
+//!   itself. The way back is in `rejoin.rs`.
 //! - A replica that knows another identity of a peer handles none of its messages. If as many peers
 //!   as a majority has members also know another identity of the replica, it is the one that does
 //!   not belong here, for example because its directory is of another cluster: it stops.
@@ -92,6 +94,9 @@ pub(crate) struct Presence<H: Host> {
     /// Whether each peer has confirmed, since this replica started, that it logged this replica's
     /// identity.
     knows: Vec<bool>,
+    /// Whether each peer knew another identity of this replica when it last greeted: this replica
+    /// or the peer has an old disk, or none.
+    knows_another: Vec<bool>,
     /// Whether each peer has answered this replica's rejoin request in this run.
     answered: Vec<bool>,
     /// The number of confirmations at which this replica is ready.
@@ -113,6 +118,7 @@ impl<H: Host> Presence<H> {
             greeted: vec![false; node_count],
             logged: LogPosition(0),
             knows: vec![false; node_count],
+            knows_another: vec![false; node_count],
             answered: vec![false; node_count],
             enough: 0,
             was_ready: false,

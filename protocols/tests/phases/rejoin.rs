@@ -300,6 +300,36 @@ fn who_was_replaced_does_not_take_part_any_more() {
     assert!(reason.contains("an earlier start"), "{reason}");
 }
 
+/// Nothing was written since the node was replaced, so its identity alone tells that its disk is the
+/// old one. One peer may be wrong about that, but the node does nothing without the other.
+#[test]
+fn who_was_replaced_waits_for_those_who_may_know_it() {
+    let mut cluster = busy(3);
+    cluster.run_for(1_000);
+    cluster.crash(1);
+    let log = cluster.nodes[1].log.clone();
+    cluster.replace(1);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
+    cluster.crash(1);
+    cluster.lose_log(1);
+    cluster.restore_log(1, log);
+    cluster.crash(2);
+    let ready = cluster.mark(1, "inputs.ready");
+    cluster.start(1);
+    let ticket = cluster.call(0, "add x 1");
+    cluster.run_for(3_000);
+    cluster.batch(0);
+    cluster.fire(0, Timer::Epoch);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "inputs.ready"), ready);
+    assert_eq!(cluster.outcome(0, ticket), None, "nobody helps to decide it");
+    cluster.start(2);
+    cluster.run_for(3_000);
+    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
+    assert!(reason.contains("an earlier start"), "{reason}");
+}
+
 /// Story: a lost promise let a former leader decide an entry that the next one had not seen.
 #[test]
 fn a_replaced_node_keeps_what_it_promised() {
