@@ -2,6 +2,7 @@
 //! on, or not at all.
 
 mod backpressure;
+mod failing;
 mod forwarding;
 mod handed_on;
 mod large;
@@ -172,6 +173,7 @@ impl Node {
                     self.log.push((position, record.concat().into()));
                 }
                 Effect::Reply { outcome, .. } => did.replies.push(outcome),
+                Effect::Stop { reason } => did.stopped = Some(reason),
                 _ => {}
             }
         }
