@@ -188,6 +188,10 @@ pub(crate) const ALL: &[Mark] = &[
         .never(LOST_LOG),
     mark("inputs.stranger_ignored", "a peer with another log identity sends something else")
         .never(LOST_LOG),
+    mark("inputs.before_greeting", "a message waits for the greeting of its sender")
+        .rare("a message on the other lane overtakes it"),
+    mark("inputs.too_much_before_greeting", "messages of a peer that has not greeted are dropped")
+        .never(NONSENSE),
     mark("inputs.rejoin_asks", "a replica that lost its disk queries its peers"),
     mark("inputs.rejoin_answered", "a rejoining peer gets an answer"),
     mark("inputs.rejoin_too_early", "a peer's rejoin query arrives before this replica is ready")
@@ -220,8 +224,8 @@ pub(crate) const ALL: &[Mark] = &[
         .rare("a node is stopped in order"),
     mark("inputs.sealed", "no cut is proposed, because replicas stop and too few stay")
         .rare("most nodes are stopped in order"),
-    mark("inputs.leadership_left", "a coordinator that stops leaves its place to another")
-        .rare("the coordinator is stopped in order, and enough stay"),
+    mark("inputs.leadership_left", "a coordinator that can't go on leaves its place to another")
+        .rare("the coordinator is stopped in order and enough stay, or it needs a checkpoint"),
     mark("inputs.leads_instead", "the leader left its place to this replica")
         .rare("a preferred master takes over, or a coordinator is stopped in order"),
     mark("inputs.stop_released", "the coordinator can do without a replica that stops")

@@ -26,6 +26,7 @@
 //! - At its first start, a peer that knows another identity of the replica stops it. Later this
 //!   takes so many of them that the replica can't become ready, because one may have an old disk
 //!   itself. The way back is in `rejoin.rs`.
+//! - Messages of a peer wait until it has greeted in the session (`session.rs`).
 //! - A replica that knows another identity of a peer handles none of its messages. If as many peers
 //!   as a majority has members also know another identity of the replica, it is the one that does
 //!   not belong here, for example because its directory is of another cluster: it stops.
@@ -36,6 +37,7 @@
 mod greeting;
 pub(crate) mod messages;
 mod rejoin;
+mod session;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -48,6 +50,7 @@ pub(crate) use greeting::Met;
 pub use messages::Message;
 pub(crate) use rejoin::Asked;
 use rejoin::{Answer, RejoinQueries};
+use session::{Early, Session};
 
 /// A protocol whose replicas greet each other.
 pub(crate) trait Host: Protocol<Message: From<Message>, Timer: From<RejoinTimer>> {
@@ -83,12 +86,10 @@ pub(crate) struct Presence<H: Host> {
     rejoins: Vec<Option<u64>>,
     /// Whether each peer has asked too early, since this replica started.
     asked_early: Vec<bool>,
-    /// The log identity that each peer knows of this replica, or 0, if the peer has greeted with
-    /// another log identity than the recorded one, in the present session. No other message of it
-    /// is handled.
-    strangers: Vec<Option<u64>>,
-    /// Whether each peer has greeted with the recorded log identity, in the present session.
-    greeted: Vec<bool>,
+    /// The present session with each peer.
+    sessions: Vec<Session>,
+    /// The messages of each peer that wait for its greeting.
+    early: Vec<Early<H::Message>>,
     /// The log position of the last record of a log identity.
     logged: LogPosition,
     /// Whether each peer has confirmed, since this replica started, that it logged this replica's
@@ -114,8 +115,8 @@ impl<H: Host> Presence<H> {
             asking: None,
             rejoins: vec![None; node_count],
             asked_early: vec![false; node_count],
-            strangers: vec![None; node_count],
-            greeted: vec![false; node_count],
+            sessions: vec![Session::New; node_count],
+            early: (0..node_count).map(|_| Early::default()).collect(),
             logged: LogPosition(0),
             knows: vec![false; node_count],
             knows_another: vec![false; node_count],
@@ -161,7 +162,8 @@ impl<H: Host> Presence<H> {
     /// The sessions with peers, for the exhaustive search.
     #[cfg(test)]
     pub(crate) fn described(&self) -> String {
-        format!("{:?} {:?}", self.greeted, self.strangers)
+        let early: Vec<_> = self.early.iter().map(|early| &early.messages).collect();
+        format!("{:?} {early:?}", self.sessions)
     }
 
     /// The status for operators while this replica asks its peers.

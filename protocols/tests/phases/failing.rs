@@ -212,9 +212,9 @@ fn a_node_that_fails_alone_is_to_be_replaced() {
     assert_eq!(cluster.everywhere("poison"), "1");
 }
 
-/// A wrong epoch is listed, after a power failure. The log has it as applied, and it is reported so.
-/// Its valid transaction is applied, but the one that is to be executed again is not: an
-/// acknowledged write is lost, and a node with a checkpoint of the epoch differs.
+/// Story: a wrong epoch was listed, after a power failure. The log had it as applied, and it was
+/// reported so. Its valid transaction was applied, but the one that was to be executed again was
+/// not: an acknowledged write was lost, and a node with a checkpoint of the epoch differed.
 #[test]
 fn an_epoch_that_was_applied_is_not_replayed_in_part() {
     let options = |skip_epochs| Options { skip_epochs, ..rerun() };

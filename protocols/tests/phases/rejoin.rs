@@ -282,54 +282,6 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
 }
 
-/// The replaced node may return, with all of its state.
-#[test]
-fn who_was_replaced_does_not_take_part_any_more() {
-    let mut cluster = busy(3);
-    cluster.crash(1);
-    let log = cluster.nodes[1].log.clone();
-    cluster.replace(1);
-    cluster.run_for(2_000);
-    add(&mut cluster, 1);
-    cluster.crash(1);
-    cluster.lose_log(1);
-    cluster.restore_log(1, log);
-    cluster.start(1);
-    cluster.run_for(1_000);
-    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
-    assert!(reason.contains("an earlier start"), "{reason}");
-}
-
-/// Nothing was written since the node was replaced, so its identity alone tells that its disk is the
-/// old one. One peer may be wrong about that, but the node does nothing without the other.
-#[test]
-fn who_was_replaced_waits_for_those_who_may_know_it() {
-    let mut cluster = busy(3);
-    cluster.run_for(1_000);
-    cluster.crash(1);
-    let log = cluster.nodes[1].log.clone();
-    cluster.replace(1);
-    cluster.run_for(3_000);
-    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
-    cluster.crash(1);
-    cluster.lose_log(1);
-    cluster.restore_log(1, log);
-    cluster.crash(2);
-    let ready = cluster.mark(1, "inputs.ready");
-    cluster.start(1);
-    let ticket = cluster.call(0, "add x 1");
-    cluster.run_for(3_000);
-    cluster.batch(0);
-    cluster.fire(0, Timer::Epoch);
-    cluster.run_for(3_000);
-    assert_eq!(cluster.mark(1, "inputs.ready"), ready);
-    assert_eq!(cluster.outcome(0, ticket), None, "nobody helps to decide it");
-    cluster.start(2);
-    cluster.run_for(3_000);
-    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
-    assert!(reason.contains("an earlier start"), "{reason}");
-}
-
 /// Story: a lost promise let a former leader decide an entry that the next one had not seen.
 #[test]
 fn a_replaced_node_keeps_what_it_promised() {
@@ -626,35 +578,4 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     cluster.run_for(1_000);
     assert!(cluster.mark(1, "inputs.greeting_late") > 0);
     assert_all_run(&cluster);
-}
-
-/// Node 1 was replaced and has started again since. Node 2 gets a copy of its disk from before that,
-/// so it knows the former log of node 1. Two nodes know the present one, so node 2 alone is to
-/// blame, and stops for what it has forgotten. Node 1 stops as well, and advises to replace it: the
-/// cluster stands still, and no operator who follows both messages gets it back, because of three
-/// nodes two must remember.
-#[test]
-fn an_old_copy_of_one_disk_stops_no_other_node_that_was_replaced() {
-    let mut cluster = busy(3);
-    let old = cluster.nodes[2].log.clone();
-    cluster.crash(1);
-    cluster.replace(1);
-    cluster.run_for(3_000);
-    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
-    add(&mut cluster, 2);
-    cluster.crash(1);
-    cluster.start(1);
-    cluster.run_for(3_000);
-    add(&mut cluster, 1);
-    assert_all_run(&cluster);
-    cluster.crash(2);
-    cluster.restore_log(2, old);
-    cluster.nodes[2].checkpoint = None;
-    cluster.start(2);
-    cluster.run_for(3_000);
-    let reason = cluster.nodes[2].stopped.as_deref().expect("it has forgotten batches");
-    assert!(reason.contains("restored from an old copy"), "{reason}");
-    cluster.crash(2);
-    assert_eq!(cluster.nodes[1].stopped, None, "its log is the one that the others know");
-    add(&mut cluster, 0);
 }
