@@ -1,4 +1,4 @@
-//! Nodes of another cluster with the same names.
+//! Nodes of another cluster with the same names, and messages that come before a greeting.
 
 use std::cell::Cell;
 
@@ -116,6 +116,41 @@ fn what_overtakes_a_greeting_waits_for_it() {
         assert!(others.iter().all(|other| cluster.counter(*other, "batches_fetched") == 0));
         assert_all_run(&cluster);
     }
+}
+
+/// A replaced node ignores greetings as long as it asks. A peer that started in the meantime and was
+/// not ready gave it no answer in this session: it replies to the greeting of the node.
+#[test]
+fn who_was_asked_too_early_greets_again() {
+    let mut cluster = busy(3);
+    let withhold = |cluster: &mut Cluster, answers: bool, greetings: bool| {
+        cluster.on_words(move |from, to, words| match (from, to) {
+            (2, 0) if answers && words.starts_with("RejoinReply") => Fate::HoldBack,
+            (2, 1) if greetings && words.starts_with("Greeting") => Fate::HoldBack,
+            _ => Fate::Deliver,
+        });
+    };
+    cluster.crash(0);
+    withhold(&mut cluster, true, false);
+    cluster.replace(0);
+    cluster.run_for(1_000);
+    cluster.crash(1);
+    withhold(&mut cluster, true, true);
+    cluster.start(1);
+    cluster.run_for(1_000);
+    assert!(cluster.mark(1, "inputs.rejoin_too_early") > 0);
+    withhold(&mut cluster, false, true);
+    cluster.release();
+    cluster.run_for(100);
+    assert_eq!(cluster.mark(0, "inputs.rejoin_knows"), 1);
+    cluster.heal();
+    cluster.run_for(3_000);
+    let waited = cluster.mark(0, "inputs.before_greeting");
+    add(&mut cluster, 1);
+    cluster.run_for(1_000);
+    assert_eq!(cluster.mark(0, "inputs.before_greeting"), waited);
+    assert_all_run(&cluster);
+    assert_eq!(cluster.everywhere("x"), "7");
 }
 
 /// A cluster whose node `id` has the directory of another cluster with the same names, and the

@@ -53,10 +53,10 @@ fn who_was_replaced_waits_for_those_who_may_know_it() {
 }
 
 /// Story: node 1 was replaced and has started again since. Node 2 got a copy of its disk from
-/// before that, so it knew the former log of node 1. Two nodes knew the present one, so node 2 alone
-/// was to blame, and stopped for what it had forgotten. Node 1 stopped as well, and advised to
-/// replace it: the cluster stood still, and no operator who followed both messages would have got it
-/// back, because of three nodes two must remember.
+/// before that, so it knew the former log of node 1. Two nodes knew the present one, so node 2
+/// alone was to blame, and stopped for what it had forgotten. Node 1 stopped as well, and advised
+/// to replace it: the cluster stood still, and no operator who followed both messages would have
+/// got it back, because of three nodes two must remember.
 #[test]
 fn an_old_copy_of_one_disk_stops_no_other_node_that_was_replaced() {
     let mut cluster = busy(3);
