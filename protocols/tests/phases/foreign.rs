@@ -118,8 +118,8 @@ fn what_overtakes_a_greeting_waits_for_it() {
     }
 }
 
-/// A replaced node ignores greetings as long as it asks. A peer that started in the meantime and was
-/// not ready gave it no answer in this session: it replies to the greeting of the node.
+/// A replaced node ignores greetings as long as it asks. A peer that started in the meantime and
+/// was not ready gave it no answer in this session: it replies to the greeting of the node.
 #[test]
 fn who_was_asked_too_early_greets_again() {
     let mut cluster = busy(3);
