@@ -337,6 +337,10 @@ pub struct Cx<'a, P: Protocol> {
     observer: Option<&'a dyn LatencyObserver>,
 }
 
+/// The number of effects that a step has had at some point.
+#[derive(Clone, Copy, Debug)]
+pub struct EffectsSoFar(usize);
+
 impl<'a, P: Protocol> Cx<'a, P> {
     /// Creates the context of a step. `log_head` is the last position ever persisted; the driver
     /// reads its new value from [`Cx::log_head`] after the step.
@@ -495,6 +499,17 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Reports that this node has completed the replacement of a lost one.
     pub fn rejoined(&mut self) {
         self.effects.push(Effect::Rejoined);
+    }
+
+    /// The effects of the step so far, for [`Cx::take_back`].
+    pub fn effects_so_far(&self) -> EffectsSoFar {
+        EffectsSoFar(self.effects.len())
+    }
+
+    /// Takes back the effects after these. The caller stops the node: the positions of records that
+    /// are taken back are not used again, and no effect after the stop is carried out.
+    pub fn take_back(&mut self, after: EffectsSoFar) {
+        self.effects.truncate(after.0);
     }
 
     /// Stops the node because it cannot continue without doing harm.

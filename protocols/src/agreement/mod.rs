@@ -254,14 +254,6 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Never again seeks leadership for its place in the topology: the node is stopping.
-    pub(crate) fn stand_down(&mut self) {
-        match self {
-            Self::SingleNode(_) => {}
-            Self::Replicated(log) => log.stand_down(),
-        }
-    }
-
     /// Proposes an entry. Must be called on the leader. The entry may be lost if leadership is.
     ///
     /// # Panics
@@ -289,11 +281,12 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Advances the clock. Must be called every [`TICK`].
-    pub fn on_tick(&mut self) {
+    /// Advances the clock. Must be called every [`TICK`]. `has_ambition` tells whether this replica
+    /// seeks leadership for its place in the topology.
+    pub fn on_tick(&mut self, has_ambition: bool) {
         match self {
             Self::SingleNode(_) => {}
-            Self::Replicated(log) => log.on_tick(),
+            Self::Replicated(log) => log.on_tick(has_ambition),
         }
     }
 

@@ -43,8 +43,6 @@ pub struct ReplicatedLog<E: Decision> {
     votes: BTreeMap<u64, Term>,
     /// The latest term whose log each peer has accepted.
     accepted: BTreeMap<u64, Term>,
-    /// Whether this replica seeks leadership if it is the better leader.
-    has_ambition: bool,
     /// The number of decided entries that have been returned or skipped.
     taken: usize,
     /// Messages that wait for the next [`Agreement::drain`].
@@ -105,7 +103,6 @@ impl<E: Decision> ReplicatedLog<E> {
             promises: BTreeMap::new(),
             votes: BTreeMap::new(),
             accepted: BTreeMap::new(),
-            has_ambition: true,
             taken,
             outgoing,
         }
@@ -141,10 +138,6 @@ impl<E: Decision> ReplicatedLog<E> {
         let term = self.term();
         let followers = self.accepted.values().filter(|accepted| **accepted == term).count();
         2 * (followers + 1) > *self.nodes.end() as usize
-    }
-
-    pub(super) fn stand_down(&mut self) {
-        self.has_ambition = false;
     }
 
     /// Proposes an entry. Must be called on the leader. The entry may be lost if leadership is.
@@ -205,14 +198,15 @@ impl<E: Decision> ReplicatedLog<E> {
         Ok(())
     }
 
-    /// Advances the clock. Must be called every [`TICK`].
-    pub(super) fn on_tick(&mut self) {
+    /// Advances the clock. Must be called every [`TICK`]. `has_ambition` tells whether this replica
+    /// seeks leadership if it is the better leader.
+    pub(super) fn on_tick(&mut self, has_ambition: bool) {
         self.paxos.tick();
         self.collect_outgoing();
         let leader = self.paxos.get_current_leader();
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
         let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
-        let is_due = self.preference.is_due(&self.hearing, followed) && self.has_ambition;
+        let is_due = self.preference.is_due(&self.hearing, followed) && has_ambition;
         self.requests_leadership |= is_due && self.has_preferred_master;
         if self.stall.is_over(is_following) || (is_due && !self.has_preferred_master) {
             self.paxos.try_become_leader();

@@ -100,7 +100,7 @@ impl Cluster {
 
     fn run(&mut self, ticks: u64) {
         for _ in 0..ticks {
-            self.replicas.iter_mut().for_each(Agreement::on_tick);
+            self.replicas.iter_mut().for_each(|replica| replica.on_tick(true));
             self.settle();
         }
     }

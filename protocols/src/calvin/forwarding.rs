@@ -147,7 +147,8 @@ impl Calvin {
             return;
         }
         let inputs = &self.state.inputs;
-        let is_up = |master: &NodeId| inputs.replica.is_up[master.index()];
+        // The others wait until it has greeted: it may be a node of another cluster.
+        let is_up = |master: &NodeId| inputs.presence.is_known(*master);
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.replica.me);
         let Some(master) = leader.filter(is_up) else { return };
         let Forwarding { is_refused, sent, .. } = &self.state.forwarding;

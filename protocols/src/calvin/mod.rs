@@ -395,7 +395,27 @@ impl Calvin {
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
     /// a node of another shard.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        match (Addressee::of(&message), self.sender(from)) {
+        let sender = self.sender(from);
+        let Sender::Replica(replica) = sender else {
+            return self.handle(cx, (from, sender), message);
+        };
+        if matches!(message, Message::Inputs(inputs::Message::Presence(_))) {
+            self.handle(cx, (from, sender), message);
+            for early in self.state.inputs.presence.take_admitted(replica) {
+                self.handle(cx, (from, sender), early);
+            }
+        } else if let Some(message) = self.state.inputs.presence.admit(cx, replica, message) {
+            self.handle(cx, (from, sender), message);
+        }
+    }
+
+    fn handle(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        (from, sender): (NodeId, Sender),
+        message: Message,
+    ) {
+        match (Addressee::of(&message), sender) {
             (Addressee::Group, Sender::Replica(replica)) => {
                 self.on_group_message(cx, replica, message);
             }
@@ -485,7 +505,7 @@ impl Calvin {
     fn on_log_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let inputs = &mut self.state.inputs;
         let checked = message.check(inputs.replica.topology.node_count());
-        if !inputs.may_handle(cx, from, checked, (false, false, false)) {
+        if !inputs.may_handle(cx, from, checked, (false, false)) {
             return;
         }
         match message {

@@ -141,7 +141,7 @@ impl Calvin {
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
         let epoch = self.state.inputs.cut.applied.next();
-        let resumed = attempt(|| self.run_next_slice(cx));
+        let resumed = attempt(cx, |cx| self.run_next_slice(cx));
         self.state.inputs.note_attempt(cx, epoch, resumed);
     }
 

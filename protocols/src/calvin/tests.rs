@@ -2,6 +2,7 @@
 //! on, or not at all.
 
 mod backpressure;
+mod failing;
 mod forwarding;
 mod handed_on;
 mod large;
@@ -173,10 +174,16 @@ impl Node {
                     self.log.push((position, record.concat().into()));
                 }
                 Effect::Reply { outcome, .. } => did.replies.push(outcome),
+                Effect::Stop { reason } => did.stopped = Some(reason),
                 _ => {}
             }
         }
         did
+    }
+
+    /// A replica of the group has greeted.
+    fn hear_greeting(&mut self, replica: u16) {
+        self.act(|calvin, _| _ = calvin.state.inputs.presence.note_greeting(NodeId(replica)));
     }
 
     fn append(&mut self, bytes: &[&'static [u8]]) -> Vec<Vec<u8>> {
@@ -256,6 +263,7 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
         applied: SnapshotVersion(9),
         waits_for: None,
     };
+    whole.hear_greeting(0);
     assert_eq!(said(&mut whole, 0, kept.clone()), (vec!["calvin.not_divided"], 0));
 
     let topology = Topology::one_node_per_region("t", &["a", "b"], Span::ZERO);
@@ -265,6 +273,7 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!((up.marks, up.sent.len()), (vec!["calvin.subscribed"], 1));
     let to_group = Message::Inputs(inputs::Message::BarrierRequest { token: 1 });
     assert_eq!(said(&mut node, 1, to_group), (vec!["calvin.not_of_the_group"], 0));
+    node.hear_greeting(1);
     assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
     let slice = |epoch, shard| {
         let (epoch, shard) = (SnapshotVersion(epoch), ShardId(shard));

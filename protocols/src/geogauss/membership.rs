@@ -209,7 +209,7 @@ impl GeoGauss {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
-        self.state.membership.driver.agreement_mut().on_tick();
+        self.state.membership.driver.agreement_mut().on_tick(true);
         self.lead(cx);
     }
 

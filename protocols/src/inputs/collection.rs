@@ -116,13 +116,12 @@ impl<H: Host> Inputs<H> {
         self.forget_cuts(cx);
     }
 
-    /// The last epoch that no member of the group has to replay after a restart.
+    /// The last epoch that neither a member of the group nor this replica has to replay after a
+    /// restart. What is dropped after this report may be for this replica, also if it is no member.
     pub(crate) fn durable_everywhere(&self) -> SnapshotVersion {
-        let durable = |node: NodeId| match node == self.replica.me {
-            true => self.cut.durable,
-            false => self.collection.durable[node.index()],
-        };
-        self.members().into_iter().map(durable).min().unwrap_or_default()
+        let others = self.members().into_iter().filter(|node| *node != self.replica.me);
+        let durable = others.map(|node| self.collection.durable[node.index()]);
+        durable.min().unwrap_or(self.cut.durable).min(self.cut.durable)
     }
 
     /// Truncates old cuts even if a replica is missing them, so that the data retained for an

@@ -15,13 +15,14 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, CodeDigest};
 
 use super::errors::{other_code, refuses_clients, stopping};
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
-use crate::agreement::{self, Ready, Refused, Term};
+use crate::agreement::{self, Ready, Refused, Term, centrality};
 use crate::replica::kind;
 use crate::streams::{Bid, BufferedBatch, Heads, SourceLog, Streams};
 
@@ -42,6 +43,9 @@ pub(crate) const EPOCH_COUNTS_AS: usize = 1;
 /// is 270,000 transactions a second of each source.
 const CUT_TXNS_MAX: u64 = 4_096;
 
+/// The interval at which a coordinator asks another again to take its place.
+const LEAVE_RETRY: Span = Span::from_ms(1_000);
+
 /// A removed replica is readmitted when it is at most this many epochs behind.
 pub(super) const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
 
@@ -52,6 +56,7 @@ impl<H: Host> Inputs<H> {
     /// Minerva §3.4, Algorithm 3, `ProposeConsensus`: the timer of the coordinator.
     pub(crate) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
+        self.let_another_lead(cx);
         if H::has_master(self) {
             H::lead(self, cx);
         } else if self.agreement().is_leader() {
@@ -129,6 +134,45 @@ impl<H: Host> Inputs<H> {
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
+    }
+
+    /// The last epoch of another program that this replica knows of and has not applied. It can
+    /// propose nothing before it is past that.
+    fn waits_for_other_program(&self) -> Option<SnapshotVersion> {
+        let last = self.cut.inherited.max(self.cut.refused);
+        (last > self.cut.applied).then_some(last)
+    }
+
+    /// A coordinator that waits for an epoch of another program leaves its place to a replica that
+    /// is past it, so that the others need not wait, too. Each of two replicas that wait is behind
+    /// the other's epoch or has applied less than the other, so they do not pass it to and fro.
+    fn let_another_lead(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(last) = self.waits_for_other_program() else { return };
+        // A master that would discard cuts of its own stays.
+        let may_leave = self.presence.is_ready && !H::has_early_cuts(self);
+        if !may_leave || !self.agreement().is_leader() {
+            return;
+        }
+        let may_lead = |peer: &NodeId| {
+            let is_past = self.collection.applied[peer.index()] >= last;
+            self.presence.is_known(*peer) && is_past && !self.stops.is_stopping(*peer)
+        };
+        let (topology, master) = (&self.replica.topology, H::preferred_master(self));
+        let rank = |peer: &NodeId| centrality(*peer, topology, master);
+        if let Some(heir) = self.replica.peers().filter(may_lead).max_by_key(rank) {
+            self.leave_to(cx, heir);
+        }
+    }
+
+    /// Asks a peer to lead in place of this coordinator, again after a while.
+    pub(super) fn leave_to(&mut self, cx: &mut Cx<'_, H>, heir: NodeId) {
+        let (now, term) = (cx.now.at, self.agreement().term());
+        let has_asked = |(of, at): (Term, Timestamp)| of == term && now.since(at) < LEAVE_RETRY;
+        if !self.cut.left.is_some_and(has_asked) {
+            cx.mark("inputs.leadership_left");
+            self.cut.left = Some((term, now));
+            self.replica.send(cx, heir, Message::TransferLeadership { term });
+        }
     }
 
     /// Looks for cuts of other programs in the log that a new leader has inherited.
@@ -255,7 +299,8 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn on_tick(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         if self.presence.is_ready {
-            self.agreement_mut().on_tick();
+            let has_ambition = self.waits_for_other_program().is_none() && !self.is_stopping();
+            self.agreement_mut().on_tick(has_ambition);
             H::on_tick(self, cx);
         }
     }

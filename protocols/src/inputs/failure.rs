@@ -135,10 +135,18 @@ pub(crate) fn skipped(epoch: SnapshotVersion) -> Finished {
     Finished { outcome: Err(abort), writes: Vec::new(), passes: 1 }
 }
 
-/// Does a part of the work of an epoch. Returns the text of a panic.
-pub(crate) fn attempt(work: impl FnOnce()) -> Result<(), String> {
+/// Does a part of the work of an epoch. Returns the text of a panic. Nothing of the work then gets
+/// out: neither answers, nor the record that would replay the epoch.
+pub(crate) fn attempt<P: Protocol>(
+    cx: &mut Cx<'_, P>,
+    work: impl FnOnce(&mut Cx<'_, P>),
+) -> Result<(), String> {
+    let before = cx.effects_so_far();
     // After a panic the replica stops, whatever state it is in.
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
+    catch_unwind(AssertUnwindSafe(|| work(cx))).map_err(|panic| {
+        cx.take_back(before);
+        text_of(&*panic)
+    })
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

@@ -81,11 +81,13 @@ impl<H: Host> Inputs<H> {
                         self.answer_rejoin(cx, from, nonce, Some(is_whole));
                     }
                 }
+                self.presence.note_rejoin_message(from, log_identity);
             }
             Message::RejoinReply { nonce, log_identity, known } => {
                 let (presence, replica) = (&mut self.presence, &self.replica);
                 let all =
                     presence.on_rejoin_reply(cx, replica, from, (nonce, log_identity), &known);
+                presence.note_rejoin_message(from, log_identity);
                 if let Some(all) = all {
                     self.end_asking(cx, all);
                 }
@@ -147,9 +149,11 @@ impl<H: Host> Inputs<H> {
             cx.mark("presence.malformed_greeting");
             return None;
         };
+        let was_stranger = self.presence.is_stranger(from);
         let met =
             self.presence.meet(cx, &mut self.replica, from, (log_identity, receiver_identity));
-        if met != Met::Again {
+        // Two strangers would reply to each other's replies without end.
+        if met != Met::Again && !was_stranger {
             self.greet(cx, from);
         }
         if met == Met::Stranger {
@@ -158,17 +162,28 @@ impl<H: Host> Inputs<H> {
         }
         self.cut.follows = self.cut.follows.max(known.follows);
         self.stops.on_greeting(from, known.incarnation, known.stopping);
+        let is_late = self.presence.is_late(&self.replica, from, receiver_identity);
+        if !is_late {
+            self.presence.note_known(&self.replica, from, receiver_identity);
+            let lost = self.forgotten(from, &known);
+            let forgotten = self.presence.forgotten(&self.replica, from, lost.is_some());
+            if let Some(forgotten) = forgotten.or(lost) {
+                cx.stop(forgotten);
+                return None;
+            }
+            if self.presence.is_stranger(from) {
+                return None;
+            }
+        }
+        if self.presence.has_asked_early(from) {
+            self.greet(cx, from);
+        }
         let is_first = self.presence.note_greeting(from);
         if self.presence.end_rejoin_of(from) || is_first {
             self.repeat_messages(cx, from);
         }
-        if self.presence.is_late(&self.replica, from, receiver_identity) {
+        if is_late {
             cx.mark("inputs.greeting_late");
-            return None;
-        }
-        let forgotten = self.presence.forgotten(&self.replica, from, receiver_identity);
-        if let Some(forgotten) = forgotten.or_else(|| self.forgotten(from, &known)) {
-            cx.stop(forgotten);
             return None;
         }
         self.presence.confirm(cx, &self.replica, from, receiver_identity).then_some(Event::Ready)

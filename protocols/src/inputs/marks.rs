@@ -138,8 +138,8 @@ const ALL: &[Mark] = &[
         .rare("a node is stopped in order"),
     mark("inputs.sealed", "no cut is proposed, because replicas stop and too few stay")
         .rare("most nodes are stopped in order"),
-    mark("inputs.leadership_left", "a coordinator that stops leaves its place to another")
-        .rare("the coordinator is stopped in order, and enough stay"),
+    mark("inputs.leadership_left", "a coordinator that can't go on leaves its place to another")
+        .rare("the coordinator is stopped in order and enough stay, or it needs a checkpoint"),
     mark("inputs.leads_instead", "the leader left its place to this replica")
         .rare("a preferred master takes over, or a coordinator is stopped in order"),
     mark("inputs.stop_released", "the coordinator can do without a replica that stops")

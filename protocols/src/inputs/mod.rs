@@ -241,7 +241,8 @@ pub(crate) struct Inputs<H: Host> {
 }
 
 impl<H: Host> Inputs<H> {
-    /// Handles a message of a peer.
+    /// Handles a message of a peer. The protocol has passed it to [`Presence::admit`], if it is not
+    /// about identities, and handles those of [`Presence::take_admitted`] next, if it is.
     pub(crate) fn on_message(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -253,8 +254,7 @@ impl<H: Host> Inputs<H> {
             matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
         let is_vote = matches!(message, Message::Agreement { .. });
         let checked = message.check(self.replica.topology.node_count());
-        let is_of_presence = matches!(message, Message::Presence(_));
-        if !self.may_handle(cx, from, checked, (is_of_presence, is_of_rejoin, is_vote)) {
+        if !self.may_handle(cx, from, checked, (is_of_rejoin, is_vote)) {
             return None;
         }
         match message {
@@ -293,12 +293,8 @@ impl<H: Host> Inputs<H> {
         cx: &mut Cx<'_, H>,
         from: NodeId,
         checked: Result<(), &'static str>,
-        (is_of_presence, is_of_rejoin, is_vote): (bool, bool, bool),
+        (is_of_rejoin, is_vote): (bool, bool),
     ) -> bool {
-        if self.presence.is_stranger(from) && !is_of_presence {
-            cx.mark("inputs.stranger_ignored");
-            return false;
-        }
         if !is_of_rejoin {
             // A rejoining replica does not count as heard from, so that nothing is retained for it.
             self.cut.heard_at[from.index()] = cx.now.at;

@@ -164,6 +164,8 @@ pub(crate) struct CutState<R: Rules> {
     pub term: Term,
     /// The last cut that this leader has found in its log and that needs another program.
     pub inherited: SnapshotVersion,
+    /// When this coordinator last asked another to take its place, and in which term.
+    pub left: Option<(Term, Timestamp)>,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
     /// The number of this replica's last proposal that was decided or belongs to an earlier term.
@@ -309,6 +311,7 @@ impl<R: Rules> CutState<R> {
             proposed: heads,
             term: Term::default(),
             inherited: SnapshotVersion::ZERO,
+            left: None,
             last_proposal: ProposalName::default(),
             nonce_decided: 0,
             agreement_record: LogPosition(0),

@@ -92,9 +92,6 @@ const CHECKPOINTS_MAX: u32 = 2;
 /// and a coordinator for other shards to stop as well.
 const PATIENCE: Span = Span::from_ms(3_000);
 
-/// The interval at which a coordinator asks another again to take its place.
-const LEAVE_RETRY: Span = Span::from_ms(1_000);
-
 /// Whether a replica is stopping in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stopping {
@@ -147,8 +144,6 @@ struct Stop {
     is_excused: bool,
     /// The coordinator's release: its term, and the last cut that it has proposed.
     released: Option<(Term, SnapshotVersion)>,
-    /// When this coordinator last asked another to take its place, and in which term.
-    left: Option<(Term, Timestamp)>,
     /// Since when it has tried to.
     leaves_since: Option<Timestamp>,
     /// Since when too few are connected.
@@ -229,9 +224,6 @@ impl<H: Host> Inputs<H> {
         if self.stops.own.is_none() {
             self.stops.own = Some(Stop::default());
             self.announce_stop(cx);
-            if let Some(agreement) = &mut self.cut.agreement {
-                agreement.stand_down();
-            }
         }
     }
 
@@ -396,20 +388,16 @@ impl<H: Host> Inputs<H> {
         if !self.presence.is_ready || !self.agreement().is_leader() || stop.may_end {
             return;
         }
-        let (now, term) = (cx.now.at, self.agreement().term());
-        let has_asked = |(of, at): (Term, Timestamp)| of == term && now.since(at) < LEAVE_RETRY;
-        let is_due = stop.waits_for_none() && !stop.left.is_some_and(has_asked);
+        let is_done = stop.waits_for_none();
         let (heir, has_master) = (self.heir(), H::has_master(self));
         let Some(stop) = &mut self.stops.own else { return };
-        let since = stop.leaves_since.unwrap_or(now);
+        let since = stop.leaves_since.unwrap_or(cx.now.at);
         stop.leaves_since = heir.map(|_| since);
         if has_master {
             return H::yield_mastership(self, cx, heir);
         }
-        if let Some(heir) = heir.filter(|_| is_due) {
-            cx.mark("inputs.leadership_left");
-            stop.left = Some((term, now));
-            self.replica.send(cx, heir, Message::TransferLeadership { term });
+        if let Some(heir) = heir.filter(|_| is_done) {
+            self.leave_to(cx, heir);
         }
     }
 

@@ -126,7 +126,7 @@ impl Minerva {
     ) -> usize {
         let batches = self.state.inputs.batches_of(&cut);
         let txns = batches.iter().map(|batch| batch.records.len()).sum();
-        let begun = attempt(|| self.decide_epoch(cx, epoch, cut, batches));
+        let begun = attempt(cx, |cx| self.decide_epoch(cx, epoch, cut, batches));
         self.state.inputs.note_attempt(cx, epoch, begun);
         txns
     }
@@ -134,7 +134,7 @@ impl Minerva {
     /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
     pub(super) fn resume_epoch(&mut self, cx: &mut Cx<'_, Self>) {
         let epoch = self.state.inputs.cut.applied.next();
-        let resumed = attempt(|| self.run_queue(cx));
+        let resumed = attempt(cx, |cx| self.run_queue(cx));
         self.state.inputs.note_attempt(cx, epoch, resumed);
     }
 
@@ -179,7 +179,10 @@ impl Minerva {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
-        let finished = self.run_slice(cx, commit.epoch, &slice);
+        let finished = match self.state.inputs.is_skipped(cx, commit.epoch) {
+            true => slice.iter().map(|_| skipped(commit.epoch)).collect(),
+            false => self.run_slice(cx, commit.epoch, &slice),
+        };
         cx.end_work(CpuStage::Order, slice.len());
         commit.finished.extend(finished);
         if !commit.is_done() {
@@ -348,9 +351,6 @@ impl Minerva {
         epoch: SnapshotVersion,
         slice: &[Entry<'_>],
     ) -> Vec<Finished> {
-        if self.state.inputs.is_skipped(cx, epoch) {
-            return slice.iter().map(|_| skipped(epoch)).collect();
-        }
         let footprints: Vec<Option<Footprint>> =
             slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();
         let jobs: Vec<Job<'_>> = slice

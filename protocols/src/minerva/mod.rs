@@ -99,13 +99,13 @@ mod state;
 mod validation;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
 use crate::inputs::{Configuration, EPOCH_COUNTS_AS, Event, Host, RejoinState, STEP_TXNS_MAX};
-use crate::{presence, streams, transfer};
+use crate::{inputs, presence, streams, transfer};
 use batch::Batch;
 use contention::Change;
 pub use messages::Message;
@@ -151,10 +151,7 @@ impl Protocol for Minerva {
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
-            Input::Message { from, message: Message::Inputs(message) } => {
-                let event = inputs.on_message(cx, from, message);
-                self.on_event(cx, event);
-            }
+            Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Batch) => self.start_broadcast(cx),
             Input::Timer(Timer::Epoch) => inputs.on_epoch_timeout(cx),
             Input::Timer(Timer::Tick) => {
@@ -236,6 +233,23 @@ impl Host for Minerva {
 type Cut = crate::inputs::Cut<Rules>;
 
 impl Minerva {
+    fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        if matches!(message, Message::Inputs(inputs::Message::Presence(_))) {
+            self.handle(cx, from, message);
+            for early in self.state.inputs.presence.take_admitted(from) {
+                self.handle(cx, from, early);
+            }
+        } else if let Some(message) = self.state.inputs.presence.admit(cx, from, message) {
+            self.handle(cx, from, message);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let Message::Inputs(message) = message;
+        let event = self.state.inputs.on_message(cx, from, message);
+        self.on_event(cx, event);
+    }
+
     fn on_event(&mut self, cx: &mut Cx<'_, Self>, event: Option<Event<Self>>) {
         match event {
             None => {}

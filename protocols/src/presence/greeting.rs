@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 
+use super::session::Session;
 use super::{Host, Message, Presence};
 use crate::replica::Replica;
 use crate::streams::lost_log;
@@ -63,52 +64,22 @@ impl<H: Host> Presence<H> {
         (log_identity, receiver_identity): (u64, u64),
     ) -> Met {
         let known = self.log_identities[from.index()];
-        let is_stranger = known != 0 && known != log_identity;
-        self.strangers[from.index()] = is_stranger.then_some(receiver_identity);
         if known == 0 {
             self.note_log_identity(cx, replica, from, log_identity);
             Met::First
         } else if known != log_identity {
             cx.mark("presence.stranger");
+            self.enter(from, Session::Stranger(receiver_identity));
             Met::Stranger
         } else {
             Met::Again
         }
     }
 
-    /// Whether the messages of a peer are ignored: it has another log than the recorded one.
-    pub(crate) fn is_stranger(&self, peer: NodeId) -> bool {
-        self.strangers[peer.index()].is_some()
-    }
-
-    /// The connected peers with other logs than the recorded ones.
-    pub(crate) fn strangers(&self) -> impl Iterator<Item = NodeId> {
-        (0..).map(NodeId).zip(&self.strangers).filter(|(_, it)| it.is_some()).map(|(peer, _)| peer)
-    }
-
-    /// Handles a new session with a peer, or the end of one.
-    pub(crate) fn forget_session(&mut self, peer: NodeId) {
-        self.strangers[peer.index()] = None;
-        self.greeted[peer.index()] = false;
-    }
-
-    /// Records the greeting of a peer that is no stranger. Returns whether it is the first of the
-    /// session.
-    pub(crate) fn note_greeting(&mut self, peer: NodeId) -> bool {
-        !std::mem::replace(&mut self.greeted[peer.index()], true)
-    }
-
-    /// The evidence that this replica is none of this cluster: most others are strangers, and it is
-    /// a stranger to them.
-    pub(crate) fn is_foreign(&self, replica: &Replica) -> Option<String> {
-        let own = self.log_identities[replica.me.index()];
-        let strangers = self.strangers.iter().flatten().filter(|known| ![0, own].contains(known));
-        (strangers.count() >= replica.topology.majority()).then(|| {
-            "most other nodes have other logs than those that this node knows: its data directory \
-             is of another cluster with the same name, or the addresses in its configuration lead \
-             to another cluster. Check data_dir and the addresses"
-                .to_owned()
-        })
+    /// Whether a peer may have ignored this replica's greeting, and got no answer that tells it the
+    /// identity in its place.
+    pub(crate) fn has_asked_early(&self, peer: NodeId) -> bool {
+        self.asked_early[peer.index()]
     }
 
     /// Records that a peer has greeted. Returns whether it was rejoining, and has ignored all other
@@ -126,20 +97,35 @@ impl<H: Host> Presence<H> {
             && self.answered[from.index()]
     }
 
-    /// The evidence that this replica has lost its log: a peer knows another identity of it.
+    /// Records whether a peer knows another identity of this replica. Then it ignores this
+    /// replica's messages, and its own are ignored, too.
+    pub(crate) fn note_known(&mut self, replica: &Replica, from: NodeId, receiver_identity: u64) {
+        let is_another =
+            receiver_identity != 0 && receiver_identity != self.log_identities[replica.me.index()];
+        self.knows_another[from.index()] = is_another;
+        if is_another {
+            self.enter(from, Session::Estranged);
+        }
+    }
+
+    /// The evidence that this replica has lost its log: a peer knows another identity of it. One
+    /// such peer may have an old disk itself, if this replica has participated before. Then it
+    /// takes so many that this replica can't become ready, or `has_lost`: the peer has more of the
+    /// log.
     pub(crate) fn forgotten(
         &self,
         replica: &Replica,
         from: NodeId,
-        receiver_identity: u64,
+        has_lost: bool,
     ) -> Option<String> {
-        (receiver_identity != 0 && receiver_identity != self.log_identities[replica.me.index()])
-            .then(|| {
-                lost_log(&format!(
-                    "node {} knows an earlier start of this node that is missing from its log",
-                    replica.node(from).0
-                ))
-            })
+        let others = replica.peers().filter(|peer| !self.knows_another[peer.index()]).count();
+        let is_sure = has_lost || !self.is_ready && (!self.was_ready || others < self.enough);
+        (self.knows_another[from.index()] && is_sure).then(|| {
+            lost_log(&format!(
+                "node {} knows an earlier start of this node that is missing from its log",
+                replica.node(from).0
+            ))
+        })
     }
 
     /// Records that a peer knows an identity of this replica. Returns whether the replica became

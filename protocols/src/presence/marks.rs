@@ -22,4 +22,11 @@ pub(crate) const ALL: &[Mark] = &[
     mark("presence.peer_forgot_too", "a peer answers that it has lost its disk, too")
         .never("simulated runs lose one disk at a time; see protocols/tests/phases"),
     mark("presence.rejoin_knows", "all peers have answered, and enough of them have their disks"),
+    mark("presence.before_greeting", "a message waits for the greeting of its sender")
+        .rare("a message on the other lane overtakes it"),
+    mark(
+        "presence.too_much_before_greeting",
+        "messages of a peer that has not greeted are dropped",
+    )
+    .never(NONSENSE),
 ];

@@ -23,7 +23,10 @@
 //! - At a later start it is ready when enough peers have greeted it to form a majority with it. It
 //!   could not commit without them, so this adds no wait. Peers that lost their disks greet only
 //!   after it has answered them; it answers before it is ready if the other peers are too few.
-//! - A peer that knows another identity of the replica stops it. The way back is in `rejoin.rs`.
+//! - At its first start, a peer that knows another identity of the replica stops it. Later this
+//!   takes so many of them that the replica can't become ready, because one may have an old disk
+//!   itself. The way back is in `rejoin.rs`.
+//! - Messages of a peer wait until it has greeted in the session (`session.rs`).
 //! - A replica that knows another identity of a peer handles none of its messages. If as many peers
 //!   as a majority has members also know another identity of the replica, it is the one that does
 //!   not belong here, for example because its directory is of another cluster: it stops.
@@ -35,6 +38,7 @@ mod greeting;
 pub(crate) mod marks;
 pub(crate) mod messages;
 mod rejoin;
+mod session;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -47,6 +51,7 @@ pub(crate) use greeting::Met;
 pub use messages::Message;
 pub(crate) use rejoin::Asked;
 use rejoin::{Answer, RejoinQueries};
+use session::{Early, Session};
 
 /// A protocol whose replicas greet each other.
 pub(crate) trait Host: Protocol<Message: From<Message>, Timer: From<RejoinTimer>> {
@@ -82,17 +87,18 @@ pub(crate) struct Presence<H: Host> {
     rejoins: Vec<Option<u64>>,
     /// Whether each peer has asked too early, since this replica started.
     asked_early: Vec<bool>,
-    /// The log identity that each peer knows of this replica, or 0, if the peer has greeted with
-    /// another log identity than the recorded one, in the present session. No other message of it
-    /// is handled.
-    strangers: Vec<Option<u64>>,
-    /// Whether each peer has greeted with the recorded log identity, in the present session.
-    greeted: Vec<bool>,
+    /// The present session with each peer.
+    sessions: Vec<Session>,
+    /// The messages of each peer that wait for its greeting.
+    early: Vec<Early<H::Message>>,
     /// The log position of the last record of a log identity.
     logged: LogPosition,
     /// Whether each peer has confirmed, since this replica started, that it logged this replica's
     /// identity.
     knows: Vec<bool>,
+    /// Whether each peer knew another identity of this replica when it last greeted: this replica
+    /// or the peer has an old disk, or none.
+    knows_another: Vec<bool>,
     /// Whether each peer has answered this replica's rejoin request in this run.
     answered: Vec<bool>,
     /// The number of confirmations at which this replica is ready.
@@ -110,10 +116,11 @@ impl<H: Host> Presence<H> {
             asking: None,
             rejoins: vec![None; node_count],
             asked_early: vec![false; node_count],
-            strangers: vec![None; node_count],
-            greeted: vec![false; node_count],
+            sessions: vec![Session::New; node_count],
+            early: (0..node_count).map(|_| Early::default()).collect(),
             logged: LogPosition(0),
             knows: vec![false; node_count],
+            knows_another: vec![false; node_count],
             answered: vec![false; node_count],
             enough: 0,
             was_ready: false,
@@ -156,7 +163,8 @@ impl<H: Host> Presence<H> {
     /// The sessions with peers, for the exhaustive search.
     #[cfg(test)]
     pub(crate) fn described(&self) -> String {
-        format!("{:?} {:?}", self.greeted, self.strangers)
+        let early: Vec<_> = self.early.iter().map(|early| &early.messages).collect();
+        format!("{:?} {early:?}", self.sessions)
     }
 
     /// The status for operators while this replica asks its peers.

@@ -108,6 +108,7 @@ impl<H: Host> Presence<H> {
         (nonce, log_identity): (u64, u64),
         is_catching_up: bool,
     ) -> Asked {
+        self.knows_another[from.index()] = false;
         if self.is_asking() {
             // This replica's own record will contain the identity.
             self.log_identities[from.index()] = log_identity;
@@ -115,7 +116,9 @@ impl<H: Host> Presence<H> {
         }
         if !is_catching_up && !self.is_ready {
             self.asked_early[from.index()] = true;
-            if !self.was_ready || self.can_become_ready(replica) {
+            // Of the peers that know another identity one may be right.
+            let may_be_old = self.knows_another.contains(&true);
+            if !self.was_ready || self.can_become_ready(replica) || may_be_old {
                 return Asked::TooEarly;
             }
         }

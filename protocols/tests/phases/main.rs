@@ -42,6 +42,7 @@ mod failing;
 mod foreign;
 mod growth;
 mod nonsense;
+mod old_disks;
 mod passing;
 mod recovery;
 mod rejoin;

@@ -282,24 +282,6 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
 }
 
-/// The replaced node may return, with all of its state.
-#[test]
-fn who_was_replaced_does_not_take_part_any_more() {
-    let mut cluster = busy(3);
-    cluster.crash(1);
-    let log = cluster.nodes[1].log.clone();
-    cluster.replace(1);
-    cluster.run_for(2_000);
-    add(&mut cluster, 1);
-    cluster.crash(1);
-    cluster.lose_log(1);
-    cluster.restore_log(1, log);
-    cluster.start(1);
-    cluster.run_for(1_000);
-    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
-    assert!(reason.contains("an earlier start"), "{reason}");
-}
-
 /// Story: a lost promise let a former leader decide an entry that the next one had not seen.
 #[test]
 fn a_replaced_node_keeps_what_it_promised() {

@@ -392,3 +392,70 @@ fn a_master_forgets_the_epochs_of_another_program_when_others_are_decided() {
         cluster.crash(master);
     }
 }
+
+/// Story: the node that was to lead lacked an epoch of the earlier program, and took the checkpoint
+/// of a peer. Until that had arrived, which may take minutes, it led and proposed nothing, and the
+/// others, who could go on, followed it.
+#[test]
+fn a_node_that_waits_for_a_checkpoint_holds_up_nobody_who_does_not() {
+    fn withhold<P: Transcribed>(cluster: &mut ClusterOf<P>, is_left: bool) {
+        cluster.on_words(move |_, _, words| match words {
+            _ if words.starts_with("CheckpointChunk") => Fate::HoldBack,
+            "TransferLeadership" if !is_left => Fate::Lose,
+            _ => Fate::Deliver,
+        });
+    }
+    fn of<P: Transcribed>(options: P::Options) {
+        let mut cluster = run_some::<P>(3, options);
+        let late = cluster.leader();
+        let others = [(late + 1) % 3, (late + 2) % 3];
+        cluster.crash(late);
+        cluster.run_for(2_000);
+        cluster.call_declared(others[0], "add x 1");
+        cluster.batch(others[0]);
+        cluster.cut();
+        cluster.run_for(500);
+        assert_eq!(cluster.value(others[0], "x"), "4");
+        others.into_iter().for_each(|id| stop_in_order(&mut cluster, id));
+        withhold(&mut cluster, false);
+        start_newer(&mut cluster);
+        assert!(cluster.mark(late, "transfer.checkpoint_requested") > 0);
+        cluster.run_for(10_000);
+        let leader = cluster.leader();
+        if leader != late {
+            // It does not seek to lead, but is elected.
+            cluster.crash(leader);
+            cluster.run_for(3_000);
+            cluster.start(leader);
+            cluster.run_for(1_000);
+        }
+        assert_eq!(cluster.leader(), late);
+        // It asks another to lead, and asks again after a while.
+        (0..10).for_each(|_| cluster.fire(late, Timer::Epoch));
+        assert_eq!(cluster.mark(late, "inputs.leadership_left"), 1);
+        cluster.run_for(1_000);
+        withhold(&mut cluster, true);
+        let ticket = cluster.call_declared(others[0], "add x 10");
+        for _ in 0..2 {
+            cluster.epoch();
+            cluster.run_for(500);
+        }
+        let leader = cluster.leader();
+        let outcome = cluster.outcome(others[0], ticket);
+        let waits = cluster.mark(leader, "inputs.other_program_first");
+        assert!(
+            outcome.is_some(),
+            "{leader} leads, {late} needs a checkpoint, {waits} not proposed"
+        );
+        assert_eq!(cluster.value(others[1], "x"), "14");
+        // It leads again when it has caught up.
+        cluster.heal();
+        (0..20).for_each(|_| cluster.run_for(1_000));
+        assert_eq!(cluster.leader(), late);
+        assert_eq!(cluster.everywhere("x"), "14");
+    }
+    of::<Minerva>(by_hand());
+    of::<Calvin>(Calvin::by_hand());
+    let replication = Replication::Asynchronous;
+    of::<Calvin>(calvin::Options { replication, ..Calvin::by_hand() });
+}

@@ -64,10 +64,10 @@ fn without_a_failover_nothing_is_given_up_and_everybody_is_answered() {
 #[test]
 fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
     let (mut again, mut whole) = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..120 {
         let node = Target::Role(Role::Coordinator);
         let crash = |at: u64| {
-            let fault = Fault::Crash { node, after_effects: 7 * at + seed };
+            let fault = Fault::Crash { node, after_effects: 7 * at + seed % 12 };
             Rule { at_ms: 400 * at, lasts_ms: 30, fault }
         };
         let rules = (1..10).map(crash).collect();
@@ -76,9 +76,9 @@ fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
         whole += u64::from(report.counts.given_up == 0);
         again += report.counts.mark("calvin.early_cuts_again");
     }
-    assert!(again > 10, "{again} times a master led again, and its cuts could still be decided");
-    // If another replica has taken over, it is not deposed again.
-    assert!(whole >= 8, "in {whole} of 12 runs no other replica took over");
+    assert!(again > 100, "{again} times a master led again, and its cuts could still be decided");
+    // If another replica has taken over, it is not deposed again. In three of four runs none does.
+    assert!(whole >= 80, "in {whole} of 120 runs no other replica took over");
 }
 
 /// The master is cut off for long, continues alone up to the limit of early cuts, and rejoins the

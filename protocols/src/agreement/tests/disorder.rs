@@ -188,7 +188,7 @@ impl World {
 
     fn tick(&mut self, id: usize) {
         if let Some(replica) = &mut self.replicas[id] {
-            replica.on_tick();
+            replica.on_tick(true);
         }
         self.drain(id);
     }

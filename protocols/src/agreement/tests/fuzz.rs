@@ -28,7 +28,7 @@ fn seeds() -> Vec<Vec<u8>> {
         }
     };
     for at in 0..60 {
-        cluster.replicas.iter_mut().for_each(Agreement::on_tick);
+        cluster.replicas.iter_mut().for_each(|replica| replica.on_tick(true));
         say(&mut cluster);
         let leader = cluster.replicas.iter().position(Agreement::is_leader);
         if let Some(leader) = leader.filter(|_| at % 4 == 0) {
@@ -68,7 +68,7 @@ fn look(input: &[u8]) -> Outcome {
     let replica = &mut cluster.replicas[to];
     let ready = replica.take_ready();
     // Whatever state it is in now, it must continue.
-    (0..60).for_each(|_| replica.on_tick());
+    (0..60).for_each(|_| replica.on_tick(true));
     replica.take_ready();
     match cluster.refused.first() {
         Some(refused) => Outcome::refused(refused),

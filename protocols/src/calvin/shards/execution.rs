@@ -129,7 +129,7 @@ impl Calvin {
             }
             Some(EpochCode::Own) => {}
         }
-        let given = attempt(|| self.give_epoch(cx, epoch));
+        let given = attempt(cx, |cx| self.give_epoch(cx, epoch));
         self.state.inputs.note_attempt_of_shard(cx, (epoch, epoch), given);
         !self.state.inputs.has_failed
     }
@@ -166,7 +166,7 @@ impl Calvin {
     pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, given) = (self.state.inputs.cut.applied, self.shards().scheduled_upto);
         if applied < given && !self.state.inputs.has_failed {
-            let run = attempt(|| self.run_ready(cx, given));
+            let run = attempt(cx, |cx| self.run_ready(cx, given));
             self.state.inputs.note_attempt_of_shard(cx, (applied.next(), given), run);
         }
     }

@@ -342,6 +342,7 @@ fn a_request_that_another_replica_forwards_is_looked_at_too() {
     let options = Options { replication: Replication::Asynchronous, ..Options::default() };
     let (mut node, _) = Node::start_as(0, topology, Vec::new(), "append", &options);
     node.step(Input::PeerUp(NodeId(1)));
+    node.hear_greeting(1);
     let mut marks = |keys: u8| {
         let locks = (0..keys).map(|number| {
             let key = [vec![number], vec![7; MIB]].concat();

@@ -86,6 +86,10 @@ fn what_waits_for_a_master_and_has_read_what_is_void_is_not_forwarded() {
     cluster.wire.clear();
     cluster.step(1, Input::PeerUp(NodeId(0)));
     cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
+    let is_forward = |(_, _, it): &(u16, u16, Message)| matches!(it, Message::Forward { .. });
+    assert!(!cluster.wire.iter().any(is_forward), "it may be a node of another cluster");
+    cluster.nodes[1].hear_greeting(0);
+    cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
     let forwarded = cluster.wire.iter().map(|(_, _, message)| match message {
         Message::Forward { requests } => requests.len(),
         _ => 0,
