@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Protocol};
 
 use super::{Agreement, Decision, Ready};
@@ -16,7 +17,7 @@ pub(crate) struct Driver<E: Decision> {
     /// Decisions of the only replica of a cluster, with their log positions. They take effect once
     /// those are durable.
     unsynced: VecDeque<(LogPosition, u64, E)>,
-    /// The position of the last record of agreement.
+    /// The position of the last record that messages depend on.
     record: LogPosition,
 }
 
@@ -34,10 +35,25 @@ impl<E: Decision> Driver<E> {
         Self { agreement: None, unsynced: VecDeque::new(), record: LogPosition(0) }
     }
 
-    /// Begins with the state that was recovered from the log.
+    /// Begins with the state that was recovered from the log, or from the peers.
     pub(crate) fn start(&mut self, agreement: Agreement<E>) {
-        assert!(self.agreement.is_none(), "a node starts once in each run");
         self.agreement = Some(agreement);
+    }
+
+    /// Whether the state was recovered.
+    pub(crate) fn is_started(&self) -> bool {
+        self.agreement.is_some()
+    }
+
+    /// Messages depend on the record at this position, too.
+    pub(crate) fn note_record(&mut self, position: LogPosition) {
+        self.record = position;
+    }
+
+    /// The position of the last record that messages depend on.
+    #[cfg(test)]
+    pub(crate) fn last_record(&self) -> LogPosition {
+        self.record
     }
 
     /// The leader, as far as this replica knows.
@@ -54,7 +70,7 @@ impl<E: Decision> Driver<E> {
     }
 
     /// Persists records, sends messages, and returns decisions. The log is durable up to `synced`.
-    pub(crate) fn settle<P: Protocol, M>(
+    pub(crate) fn settle<P, M>(
         &mut self,
         cx: &mut Cx<'_, P>,
         replica: &mut Replica,
@@ -70,11 +86,12 @@ impl<E: Decision> Driver<E> {
             let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
             self.record = replica.persist(cx, &kind::AGREEMENT, encoded.into());
         }
-        // A message may also depend on records that were drained earlier.
-        for (to, bytes) in messages {
-            replica.send_after(cx, self.record, to, wrap(bytes.into()));
-        }
         let record = self.record;
+        // A message may also depend on records that were drained earlier.
+        let after = mutate!(VoteBeforeFsync: record => LogPosition(0));
+        for (to, bytes) in messages {
+            replica.send_after(cx, after, to, wrap(bytes.into()));
+        }
         let mut settled = Settled { skipped, decided: Vec::new() };
         match is_decided_here {
             true => self.unsynced.extend(decided.into_iter().map(|(n, entry)| (record, n, entry))),

@@ -281,7 +281,7 @@ fn job_of(request: &Request) -> Job<'_> {
 }
 
 fn replayed_by_source(calvin: &Calvin, batches: Vec<Arc<Batch>>) -> Vec<Arc<Batch>> {
-    match calvin.state.inputs.cut.agreement.is_some() {
+    match calvin.state.inputs.cut.driver.is_started() {
         true => round_robin(batches, calvin.state.inputs.replica.me.0),
         false => batches,
     }

@@ -156,11 +156,17 @@ enum Meets {
     EarlierClaim,
 }
 
+/// A row.
+type Row<'a> = (TableId, &'a Key);
+
+/// A transaction with its place in the order.
+type Writer = (Rank, TxnId);
+
 /// The first transaction that has written each row.
 struct Written<'a> {
-    rows: HashMap<(TableId, &'a Key), (Rank, TxnId)>,
+    rows: HashMap<Row<'a>, Writer>,
     /// The same in the order of the keys, if ranges are looked up.
-    in_order: Option<BTreeMap<(TableId, &'a Key), (Rank, TxnId)>>,
+    in_order: Option<BTreeMap<Row<'a>, Writer>>,
 }
 
 impl<'a> Written<'a> {
@@ -185,7 +191,7 @@ impl<'a> Written<'a> {
     /// The first row of a transaction at which it loses.
     fn conflict(&self, candidate: &Candidate<'_>, meets: Meets) -> Option<Change> {
         let Candidate { rank, checks, .. } = *candidate;
-        let is_earlier = |writer: &&(Rank, TxnId)| meets == Meets::Checked || writer.0 < rank;
+        let is_earlier = |writer: &&Writer| meets == Meets::Checked || writer.0 < rank;
         let at = |table: TableId, key: &Key| {
             let winner = self.rows.get(&(table, key)).filter(is_earlier)?;
             Some(Change { table, key: key.clone(), winner: Some(winner.1) })

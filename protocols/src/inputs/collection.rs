@@ -155,7 +155,7 @@ impl<H: Host> Inputs<H> {
         let collection = &self.collection;
         let is_due = self.replica.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // During log replay there is no agreement yet whose state could be saved.
-        let is_running = self.cut.agreement.is_some();
+        let is_running = self.cut.driver.is_started();
         is_due && is_running && collection.writing.is_none() && !collection.rests
     }
 

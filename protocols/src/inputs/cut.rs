@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
@@ -22,8 +22,7 @@ use super::errors::{other_code, refuses_clients, stopping};
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
-use crate::agreement::{self, Ready, Refused, Term, centrality};
-use crate::replica::kind;
+use crate::agreement::{self, Refused, Settled, Term, centrality};
 use crate::streams::{Bid, BufferedBatch, Heads, SourceLog, Streams};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
@@ -310,19 +309,9 @@ impl<H: Host> Inputs<H> {
         if !self.presence.is_ready {
             return;
         }
-        let drained = self.agreement_mut().take_ready();
-        let Ready { records, messages, skipped, decided, is_decided_here } = drained;
-        if !records.is_empty() {
-            let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
-            let position = self.replica.persist(cx, &kind::AGREEMENT, encoded.into());
-            self.cut.agreement_record = position;
-        }
-        // A message may also depend on records that were drained earlier.
-        let after = mutate!(VoteBeforeFsync: self.cut.agreement_record => LogPosition(0));
-        for (to, bytes) in messages {
-            let message = Message::Agreement { bytes: bytes.into() };
-            self.replica.send_after(cx, after, to, message);
-        }
+        let (driver, synced) = (&mut self.cut.driver, self.streams.synced);
+        let wrap = |bytes| Message::Agreement { bytes };
+        let Settled { skipped, decided } = driver.settle(cx, &mut self.replica, synced, wrap);
         let confirmed = self.cut.confirmed.epoch;
         if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > confirmed) {
             cx.mark("inputs.cuts_skipped");
@@ -330,22 +319,7 @@ impl<H: Host> Inputs<H> {
             self.cut.skip_to(upto);
         }
         for (number, cut) in decided {
-            let epoch = SnapshotVersion(number);
-            if is_decided_here {
-                self.cut.unsynced.push_back((after, epoch, cut));
-            } else {
-                self.queue_cut(cx, epoch, cut);
-            }
-        }
-        self.queue_synced_cuts(cx);
-    }
-
-    /// Queues the cuts that the only replica of a cluster has decided and persisted.
-    fn queue_synced_cuts(&mut self, cx: &mut Cx<'_, H>) {
-        let synced = self.streams.synced;
-        let is_synced = |(at, ..): &mut (LogPosition, _, _)| *at <= synced;
-        while let Some((_, epoch, cut)) = self.cut.unsynced.pop_front_if(is_synced) {
-            self.queue_cut(cx, epoch, cut);
+            self.queue_cut(cx, SnapshotVersion(number), cut);
         }
     }
 

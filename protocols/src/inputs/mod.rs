@@ -447,10 +447,10 @@ impl<H: Host> Inputs<H> {
     }
 
     pub(crate) fn agreement(&self) -> &Agreement<Cut<H::Rules>> {
-        self.cut.agreement.as_ref().expect("a node starts with a restart")
+        self.cut.driver.agreement()
     }
 
     pub(crate) fn agreement_mut(&mut self) -> &mut Agreement<Cut<H::Rules>> {
-        self.cut.agreement.as_mut().expect("a node starts with a restart")
+        self.cut.driver.agreement_mut()
     }
 }

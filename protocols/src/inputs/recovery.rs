@@ -45,7 +45,7 @@ impl<H: Host> Inputs<H> {
         cx: &mut Cx<'_, H>,
         durable: Durable,
     ) -> RecoveredLog<H::Rules> {
-        assert!(self.cut.agreement.is_none(), "a node restarts once in each run");
+        assert!(!self.cut.driver.is_started(), "a node restarts once in each run");
         let mut found = RecoveredLog {
             epochs: Vec::new(),
             agreement: Vec::new(),

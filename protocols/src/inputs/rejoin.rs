@@ -125,7 +125,7 @@ impl<H: Host> Inputs<H> {
         let agreement = DurableState::merge(agreement);
         let rejoined = Rejoined { log_identities, next_sequence, target, agreement };
         let position = self.replica.persist(cx, &kind::REJOINED, rejoined.encode());
-        self.cut.agreement_record = position;
+        self.cut.driver.note_record(position);
         self.cut.heard_at.fill(cx.now.at);
         self.start_agreement(rejoined.agreement);
         self.streams.next_sequence = next_sequence;
@@ -143,7 +143,7 @@ impl<H: Host> Inputs<H> {
         let (applied, master) = (self.cut.applied.0, H::preferred_master(self));
         let (me, topology) = (self.replica.me, &self.replica.topology);
         let agreement = Agreement::with_master(me, topology, records, applied, master);
-        self.cut.agreement = Some(agreement);
+        self.cut.driver.start(agreement);
     }
 
     /// Sets the data to recover. Batches that are known to exist are fetched like any missing

@@ -17,7 +17,7 @@ use super::digests::Digests;
 use super::failure::Skips;
 use super::stop::Stops;
 use super::{Host, Inputs, Rules, Settings};
-use crate::agreement::{Agreement, Term};
+use crate::agreement::{Driver, Term};
 use crate::messages::NUMBER_MAX;
 use crate::presence::Presence;
 use crate::replica::Replica;
@@ -125,11 +125,7 @@ impl Confirmed {
 
 /// Minerva §3.4: cuts.
 pub(crate) struct CutState<R: Rules> {
-    /// `None` until the restart input.
-    pub agreement: Option<Agreement<Cut<R>>>,
-    /// Cuts decided by the only replica of a cluster, with their log positions. They take effect
-    /// once those are durable.
-    pub unsynced: VecDeque<(LogPosition, SnapshotVersion, Cut<R>)>,
+    pub driver: Driver<Cut<R>>,
     /// Decided cuts that are not confirmed, except those that this replica had fixed itself.
     pub waiting: VecDeque<(SnapshotVersion, Cut<R>)>,
     /// Cuts up to this one were decided, but some are unknown to this replica because its peers
@@ -170,8 +166,6 @@ pub(crate) struct CutState<R: Rules> {
     pub last_proposal: ProposalName,
     /// The number of this replica's last proposal that was decided or belongs to an earlier term.
     pub nonce_decided: u64,
-    /// The position of the last agreement record in the log.
-    pub agreement_record: LogPosition,
     /// When the last message of each replica arrived.
     pub heard_at: Vec<Timestamp>,
     /// The latest term that a peer follows, according to its greeting.
@@ -289,8 +283,7 @@ impl<R: Rules> CutState<R> {
     fn new(node_count: usize) -> Self {
         let heads = vec![Bid(0); node_count];
         Self {
-            agreement: None,
-            unsynced: VecDeque::new(),
+            driver: Driver::new(),
             waiting: VecDeque::new(),
             skipped: SnapshotVersion::ZERO,
             wanted: SnapshotVersion::ZERO,
@@ -314,7 +307,6 @@ impl<R: Rules> CutState<R> {
             left: None,
             last_proposal: ProposalName::default(),
             nonce_decided: 0,
-            agreement_record: LogPosition(0),
             heard_at: vec![Timestamp::default(); node_count],
             follows: Term::default(),
         }
@@ -397,7 +389,7 @@ impl<H: Host> Inputs<H> {
         let rejoin = self.rejoining();
         Status {
             version: self.cut.applied,
-            coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
+            coordinator: self.cut.driver.leader(),
             members: self.members(),
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,

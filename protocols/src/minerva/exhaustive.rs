@@ -302,7 +302,7 @@ impl Brain for Replica {
         let cut = (
             (&c.waiting, c.skipped, c.applied, c.durable, epochs.collect::<Vec<_>>()),
             (&c.heads, &c.is_member, &c.proposed, c.term, c.last_proposal, c.nonce_decided),
-            (ahead(c.agreement_record), c.left),
+            (ahead(c.driver.last_record()), c.left),
         );
         let first_start = s.presence.first_start(&s.replica);
         let (identities, is_ready) = (&s.presence.log_identities, s.presence.is_ready);

@@ -46,7 +46,7 @@ impl Calvin {
     }
 
     fn confirm_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
-        let is_replay = self.state.inputs.cut.agreement.is_none();
+        let is_replay = !self.state.inputs.cut.driver.is_started();
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was run");
         let OwnEpoch { cut, local_requests, .. } =
