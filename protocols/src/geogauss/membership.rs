@@ -308,13 +308,10 @@ impl GeoGauss {
         let is_here =
             |node: &NodeId| is_me(node) || cx.now.at.since(heard_at[node.index()]) < removal;
         let out: Vec<NodeId> = view.members().filter(|node| !is_here(node)).collect();
-        let merged = |node: NodeId| progress[node.index()].0;
-        let members = view.members().filter(|node| !out.contains(node));
-        let slowest = members.map(merged).min().unwrap_or_default();
-        let is_back = |node: &NodeId| {
-            let knows = progress[node.index()].1 == view.number;
-            !view.has(*node) && is_here(node) && knows && merged(*node) >= slowest
-        };
+        // It may have merged less than the members: they do not wait for that, and it may have to
+        // join before it can merge more, so that others can be removed.
+        let knows = |node: &NodeId| progress[node.index()].1 == view.number;
+        let is_back = |node: &NodeId| !view.has(*node) && is_here(node) && knows(node);
         let joining: Vec<NodeId> = topology.node_ids().filter(is_back).collect();
         let is_news = match sealed {
             None => !out.is_empty() || !joining.is_empty(),
