@@ -62,8 +62,8 @@ messages! {
         69 => Membership {
             /// The name that the requester gave to the request.
             token: u64 as Varint,
-            /// Whether the sender knows of no decision that removes or has removed the receiver since
-            /// it joined.
+            /// Whether the sender knows of no decision that removes the receiver, or has removed it
+            /// since it joined.
             is_member: bool,
         } control "message_other";
     }

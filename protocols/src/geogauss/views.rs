@@ -152,8 +152,8 @@ impl View {
         ended.is_none() && epoch >= first
     }
 
-    /// Whether a seal can follow this view: it removes members, lets others join, and leaves enough.
-    /// One that does neither takes the place of an earlier one.
+    /// Whether a seal can follow this view: it removes members, lets others join, and leaves
+    /// enough. One that does neither takes the place of an earlier one.
     pub fn allows(&self, seal: &Seal) -> bool {
         let is_node = |node: &NodeId| node.index() < self.lives.len();
         let Seal { of, out, joining } = seal;
