@@ -32,18 +32,18 @@ use crate::streams::{self, Bid};
 pub struct TxnRecord {
     /// Its name, and the values that its rank depends on.
     pub inputs: RankInputs,
-    /// What each replica does at its place in the order.
+    /// The work of each replica at its place in the order.
     pub work: Work,
 }
 
-/// What a replica does with a transaction at its place in the order.
+/// The work of a replica for a transaction at its place in the order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// It ran at its source, and its writes are merged (§4.1).
     Merge {
         /// The epoch of the snapshot on which it ran.
         base: SnapshotVersion,
-        /// Its writes, and what is checked.
+        /// Its writes, and the rows to check.
         checks: Checks,
     },
     /// Each replica runs it, after the writes of the others.

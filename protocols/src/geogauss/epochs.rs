@@ -198,13 +198,15 @@ impl GeoGauss {
             epochs.clock.follow(reached, cx.now.at);
             // Its own transactions in an epoch that the peer has not ended have time.
             let has_time = epochs.has_txns && epochs.open == present && !is_over;
-            let may_end = self.state.membership.may_end(present);
-            if present >= self.state.epochs.open && !has_time && !may_end {
-                // The next view may have members that begin before this epoch.
-                cx.mark("geogauss.end_waits_for_view");
-            } else if present >= self.state.epochs.open && !has_time {
+            if present < epochs.open || has_time {
+                continue;
+            }
+            if self.state.membership.may_end(present) {
                 cx.mark("geogauss.follows_a_peer");
                 self.end_epoch(cx, present);
+            } else {
+                // The next view may have members that begin before this epoch.
+                cx.mark("geogauss.end_waits_for_view");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Local execution (§4.1.1, Algorithm 1, lines 1 to 21).
 //!
 //! A transaction runs where it arrived, on the newest snapshot that is merged there. Without writes
-//! it is answered at once. Otherwise its writes, and what is checked at its isolation level, are
+//! it is answered at once. Otherwise its writes, and the checks of its isolation level, are
 //! added to the open epoch: the two happen in one step, so that no write set misses the end of its
 //! epoch.
 //!

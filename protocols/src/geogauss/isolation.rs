@@ -1,4 +1,4 @@
-//! What is checked of a transaction at each isolation level (§4.1.5).
+//! The checks of a transaction at each isolation level (§4.1.5).
 //!
 //! A transaction ran on the snapshot of an epoch: its base. At its place in the order, each replica
 //! checks the following against the rows as they are then:
@@ -24,7 +24,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::txn::{Certified, PointRead, ReadSet, Write};
 
-/// What a transaction writes, and what is checked before it does.
+/// The writes of a transaction, and the checks before they are applied.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checks {
     /// The reads that must be current.
@@ -42,7 +42,7 @@ pub struct CheckedWrite {
     pub is_checked: bool,
 }
 
-/// What is checked of a run with these reads and writes.
+/// The checks of a run with these reads and writes.
 pub fn checks(level: Isolation, reads: ReadSet, writes: Vec<Write>) -> Checks {
     let were_read = match level {
         Isolation::Snapshot => HashSet::default(),
@@ -66,7 +66,7 @@ pub fn checks(level: Isolation, reads: ReadSet, writes: Vec<Write>) -> Checks {
     Checks { reads, writes }
 }
 
-/// What is checked of an interactive transaction. Below the snapshot level each of its statements
+/// The checks of an interactive transaction. Below the snapshot level each of its statements
 /// has read a snapshot of its own, so the reads say which version they saw.
 pub fn certified(level: Isolation, certified: Certified) -> Checks {
     let Certified { reads, writes, .. } = certified;

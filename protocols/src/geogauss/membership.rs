@@ -70,7 +70,7 @@ impl Membership {
         }
     }
 
-    /// Whether this replica may end an epoch: after a seal, only what it has reserved before.
+    /// Whether this replica may end an epoch: after a seal, only those that it has reserved before.
     pub(super) fn may_end(&self, epoch: SnapshotVersion) -> bool {
         self.sealed.as_ref().is_none_or(|it| epoch <= it.report.reserved)
     }
@@ -220,10 +220,8 @@ impl GeoGauss {
         let merged = state.merged_through();
         let view = state.membership.view.number;
         state.membership.progress[state.replica.me.index()] = (merged, view);
-        let heads = state.applied.heads.clone();
         for peer in state.replica.peers() {
-            let heads = heads.clone();
-            state.replica.send(cx, peer, Message::Progress { merged, view: view.0, heads });
+            state.replica.send(cx, peer, Message::Progress { merged, view: view.0 });
         }
         self.send_report(cx);
         self.ask_again(cx);

@@ -18,8 +18,8 @@
 //! rules without that error exist here:
 //! - [`MergeRule::Claims`], the paper's: each row goes to the first transaction that writes it, and
 //!   a transaction commits if it gets all of its rows. One that loses takes down others.
-//! - [`MergeRule::Greedy`]: a transaction commits if none before it that commits has written what
-//!   it checks. Every transaction that commits by the other rule commits by this one.
+//! - [`MergeRule::Greedy`]: a transaction commits if none before it that commits has written a row
+//!   that it checks. Every transaction that commits by the other rule commits by this one.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub struct Candidate<'a> {
     pub rank: Rank,
     /// The snapshot on which it ran.
     pub base: SnapshotVersion,
-    /// Its writes, and what is checked.
+    /// Its writes, and the rows to check.
     pub checks: &'a Checks,
 }
 
@@ -64,7 +64,7 @@ pub struct Candidate<'a> {
 pub enum Fate {
     /// Its writes are part of the epoch.
     Commits,
-    /// Another transaction has changed what it checks.
+    /// Another transaction has changed a row that it checks.
     Lost(Change),
     /// Its base is before the horizon.
     TooOld,
@@ -121,7 +121,7 @@ pub fn decide(
     Verdict { fates, order }
 }
 
-/// Compares what a transaction checks with the rows before the epoch.
+/// Compares the rows that a transaction checks with those before the epoch.
 fn check(before: Before<'_>, candidate: &Candidate<'_>) -> Fate {
     let Candidate { base, checks, .. } = *candidate;
     let checked = || checks.writes.iter().filter(|it| it.is_checked).map(|it| &it.write);

@@ -1,11 +1,11 @@
-//! The messages between replicas: the streams of batches, the ends of epochs without any, and what
-//! the replicas know of each other.
+//! The messages between replicas: the streams of batches, the ends of epochs without any, and
+//! membership.
 
 use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
 
 use crate::messages::{Number, Varint, messages};
-use crate::streams::{self, AllHeads, Bid, Heads};
+use crate::streams::{self, Bid};
 
 messages! {
     /// A message between two replicas.
@@ -31,7 +31,7 @@ messages! {
             /// The message as that component encoded it.
             bytes: Bytes,
         } sized "message_agreement";
-        /// §5.2: what the sender had when it learned of a seal. Sent to every peer once it is
+        /// §5.2: the sender's report on a seal. Sent to every peer once it is
         /// durable, and again until the next view. The leader proposes that when all of its members
         /// have reported.
         66 => Report {
@@ -47,8 +47,6 @@ messages! {
             merged: SnapshotVersion,
             /// The view of the sender.
             view: u64 as Number,
-            /// The batches of these epochs.
-            heads: Heads as AllHeads,
         } control "message_other", malformed "geogauss.malformed_progress";
         /// Asks whether the sender may have been removed, for strict reads. The receiver replies
         /// with [`Message::Membership`].

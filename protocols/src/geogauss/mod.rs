@@ -9,7 +9,7 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | execution | §4.1.1, Algorithm 1 | `execution.rs` | | the read set and write set of a run |
-//! | isolation | §4.1.5 | `isolation.rs` | | what is checked of a transaction |
+//! | isolation | §4.1.5 | `isolation.rs` | | the rows to check |
 //! | replication | §5.1 | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | epochs | §3, §4.1 | `epochs.rs`, `clock.rs` | Batch, Eof | all transactions of an epoch |
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
@@ -162,7 +162,7 @@ impl GeoGauss {
             }
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
-            Message::Progress { merged, view, .. } => {
+            Message::Progress { merged, view } => {
                 self.on_progress(from, (merged, ViewNumber(view)));
             }
             Message::MembershipRequest { token, joined } => {

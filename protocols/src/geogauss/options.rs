@@ -29,7 +29,7 @@ pub struct Options {
     pub serializable: bool,
     /// The rule that decides which of the transactions that write one row commits.
     pub merge: MergeRule,
-    /// What becomes of a program that loses.
+    /// The fate of a program that loses.
     pub conflicts: Conflicts,
     /// How often a program is run at its source before every replica runs it in order.
     #[serde(deserialize_with = "within::<1, 100, _, _>")]
@@ -48,7 +48,7 @@ pub struct Options {
     pub slice_txns: NonZeroUsize,
 }
 
-/// What becomes of a program that loses.
+/// The fate of a program that loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conflicts {

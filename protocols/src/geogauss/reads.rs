@@ -1,8 +1,8 @@
 //! Strict reads: a snapshot with everything that was acknowledged anywhere before.
 //!
-//! An epoch is merged when all members have ended it, so also this replica. What was acknowledged
-//! before a moment is therefore in an epoch that this replica had ended then, if it was a member. A
-//! replica that was removed may not know that yet, so it asks the others:
+//! An epoch is merged when all members have ended it, so also this replica. A transaction that was
+//! acknowledged before a moment is therefore in an epoch that this replica had ended then, if it
+//! was a member. A replica that was removed may not know that yet, so it asks the others:
 //!
 //! ```text
 //!   replica                            peers

@@ -36,7 +36,7 @@ use crate::streams::{FETCH, Heads, decode_heads, encode_heads};
 /// The time for which epochs are reserved, in milliseconds.
 const AHEAD_MS: u64 = 10_000;
 
-/// What a restart reads in the log.
+/// The records that a restart reads in the log.
 #[derive(Default)]
 struct Found {
     epochs: Vec<Bytes>,

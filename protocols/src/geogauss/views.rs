@@ -14,7 +14,7 @@
 //!
 //! An epoch is merged only when its batches are on f + 1 replicas, so a majority contains one that
 //! has them. Therefore the last epoch that any reporter has from a sealed replica covers all that
-//! anybody has merged. What is after it counts nowhere. A replica that joins begins after all
+//! anybody has merged. Later epochs of it count nowhere. A replica that joins begins after all
 //! epochs that a member of the earlier view may still end without it.
 //!
 //! The batches of a replica between two removals are a *life* of it, named by the view in which it
@@ -74,7 +74,7 @@ pub struct Seal {
     pub joining: Vec<NodeId>,
 }
 
-/// What a member of the next view has when it learns of a seal.
+/// The report of a member of the next view on a seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The last epoch that the member may end before the next view.
@@ -196,7 +196,7 @@ impl View {
             }
             let found = reports.iter().map(|(_, report)| report.ended[node.index()]).max();
             let found = found.unwrap_or_default();
-            // It was cut before: only what is not on f + 1 replicas may be missing now.
+            // It was cut before: only batches that are not on f + 1 replicas may be missing now.
             let ended = life.ended.map_or(found, |before| found.min(before));
             Life { ended: Some(ended), ..*life }
         };
