@@ -6,6 +6,7 @@
 
 pub mod agreement;
 pub mod calvin;
+mod checkpoints;
 mod decisions;
 #[cfg(test)]
 mod exhaustive;

@@ -10,6 +10,7 @@ use pangea_core::protocol::{Cx, Protocol};
 
 use super::{Agreement, Decision, Ready};
 use crate::replica::{Replica, kind};
+use crate::streams::lost_log;
 
 /// A replica's part of agreement, from the restart input on.
 pub(crate) struct Driver<E: Decision> {
@@ -102,4 +103,12 @@ impl<E: Decision> Driver<E> {
         }
         settled
     }
+}
+
+/// The message with which a node stops if a peer knows a promise that is missing from its log.
+pub(crate) fn lost_promises(peer: NodeId) -> String {
+    lost_log(&format!(
+        "this node made promises to node {} in agreement that are missing from its log",
+        peer.0
+    ))
 }

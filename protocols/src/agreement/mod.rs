@@ -32,6 +32,7 @@ mod check;
 mod driver;
 mod durable_state;
 mod leadership;
+pub(crate) mod marks;
 mod replicated;
 mod single_node;
 mod storage;
@@ -52,7 +53,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use check::Refused;
-pub(crate) use driver::{Driver, Settled};
+pub(crate) use driver::{Driver, Settled, lost_promises};
 pub use durable_state::DurableState;
 pub(crate) use leadership::centrality;
 use replicated::ReplicatedLog;

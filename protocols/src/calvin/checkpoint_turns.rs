@@ -165,7 +165,7 @@ impl Inputs<Calvin> {
     /// Freezes this replica while a checkpoint of the applied epoch is written.
     pub(super) fn freeze(&mut self, cx: &mut Cx<'_, Calvin>) {
         if self.extension.turns.schedule == CheckpointSchedule::InTurn
-            && self.cut.installed.is_none()
+            && self.checkpoints.installed.is_none()
         {
             cx.mark("inputs.frozen");
             self.extension.turns.frozen = Some(self.cut.applied);

@@ -251,7 +251,7 @@ impl Inputs<Calvin> {
         // too.
         let is_caught_up = self.cut.waiting.is_empty()
             && !self.cut.lacks_cuts()
-            && self.cut.installed.is_none()
+            && self.checkpoints.installed.is_none()
             && self.cut.confirmed.epoch.0 == self.agreement().end();
         let mastery = &mut self.extension.mastery;
         if !leads {
@@ -374,7 +374,7 @@ impl Inputs<Calvin> {
 
     /// Requests mastership from the leader, if this replica is the preferred master.
     pub(crate) fn request_mastership(&mut self, cx: &mut Cx<'_, Calvin>) {
-        if self.cut.installed.is_some() {
+        if self.checkpoints.installed.is_some() {
             // It could not start yet.
             return;
         }

@@ -165,10 +165,8 @@ impl<H: Host> Inputs<H> {
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.repeat_barrier_requests(cx);
-        // The log does not lead to this version: only a local checkpoint makes it durable.
-        self.cut.installed = Some(version);
+        self.checkpoints.note_installed(&mut self.replica, version);
         self.streams.has_skipped = true;
-        self.replica.bytes_since_checkpoint = u64::MAX;
         self.checkpoint_if_due(cx);
     }
 

@@ -13,16 +13,14 @@ use pangea_core::time::Span;
 
 use super::messages::Message;
 use super::rejoin::Target;
-use super::state::{CheckpointInProgress, Cut};
+use super::state::Cut;
 use super::{Host, Inputs, MissingInput, Rules, Timer};
 use crate::agreement::Record;
+use crate::checkpoints::REST;
 use crate::streams::{Bid, Heads, decode_heads, encode_heads};
 
 /// The interval at which a replica reports its progress.
 pub(crate) const PROGRESS: Span = Span::from_ms(100);
-
-/// The pause after a failed checkpoint, most likely for lack of disk space, before the next one.
-const REST: Span = Span::from_ms(5_000);
 
 /// The maximum number of versions removed from the store at a time, so that no step takes long.
 const RECLAIM_VERSIONS_MAX: usize = 50_000;
@@ -37,7 +35,7 @@ impl<H: Host> Inputs<H> {
         }
         self.note_waits(cx, of_epochs);
         let me = self.replica.me;
-        let (applied, durable) = (self.cut.confirmed.epoch, self.cut.durable);
+        let (applied, durable) = (self.cut.confirmed.epoch, self.checkpoints.durable);
         // The other replicas must retain everything that this one could lose in a crash.
         let logs = self.streams.logs.iter().zip(&self.cut.confirmed.heads);
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
@@ -121,7 +119,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn durable_everywhere(&self) -> SnapshotVersion {
         let others = self.members().into_iter().filter(|node| *node != self.replica.me);
         let durable = others.map(|node| self.collection.durable[node.index()]);
-        durable.min().unwrap_or(self.cut.durable).min(self.cut.durable)
+        durable.min().unwrap_or(self.checkpoints.durable).min(self.checkpoints.durable)
     }
 
     /// Truncates old cuts even if a replica is missing them, so that the data retained for an
@@ -130,7 +128,8 @@ impl<H: Host> Inputs<H> {
     fn forget_cuts(&mut self, cx: &mut Cx<'_, H>) {
         let mut durable = self.collection.durable.clone();
         durable.sort_unstable_by(|a, b| b.cmp(a));
-        let on_majority = durable[self.replica.topology.majority() - 1].min(self.cut.durable);
+        let on_majority =
+            durable[self.replica.topology.majority() - 1].min(self.checkpoints.durable);
         let cuts_kept = self.settings.cuts_kept;
         let upto = on_majority.0.saturating_sub(cuts_kept);
         // In groups, because each truncation is a record in the log.
@@ -143,7 +142,7 @@ impl<H: Host> Inputs<H> {
     /// Requests a checkpoint when the log has grown enough.
     pub(crate) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, H>) {
         // The log does not contain a state installed from a peer, and no epoch has run on it yet.
-        let must = |log: &Self| log.cut.installed.is_some();
+        let must = |log: &Self| log.checkpoints.installed.is_some();
         if self.is_checkpoint_due() && (must(self) || H::may_checkpoint(self, cx)) {
             self.start_checkpoint(cx);
             H::on_checkpoint_begun(self, cx);
@@ -152,11 +151,9 @@ impl<H: Host> Inputs<H> {
 
     /// Whether the log has grown enough for a checkpoint and none is being written.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        let collection = &self.collection;
-        let is_due = self.replica.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // During log replay there is no agreement yet whose state could be saved.
         let is_running = self.cut.driver.is_started();
-        is_due && is_running && collection.writing.is_none() && !collection.rests
+        is_running && self.checkpoints.is_due(&self.replica, self.settings.checkpoint_bytes)
     }
 
     /// Requests a checkpoint of the last confirmed epoch.
@@ -191,53 +188,31 @@ impl<H: Host> Inputs<H> {
             .min()
             .unwrap_or(after)
             .min(after);
-        let collection = &mut self.collection;
-        let bytes = std::mem::take(&mut self.replica.bytes_since_checkpoint);
-        collection.writing = Some(CheckpointInProgress { version, first_needed: first, bytes });
+        self.checkpoints.begin(&mut self.replica, version, first);
     }
 
-    /// Handles a failed checkpoint. The replica continues as after a successful one, and takes
-    /// another, of a later version, after a pause. Until then its memory and that of its peers
-    /// grows, because it is frozen or retains the pinned version.
+    /// Handles a failed checkpoint.
     pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(CheckpointInProgress { version: requested, bytes, .. }) =
-            self.collection.writing.take()
-        else {
+        if !self.checkpoints.on_failed(&mut self.replica, version) {
             return;
-        };
-        assert_eq!(requested, version, "one checkpoint is written at a time");
+        }
         cx.mark("inputs.checkpoint_failed");
         self.counters.checkpoints_failed += 1;
-        let collection = &mut self.collection;
-        let replica = &mut self.replica;
-        replica.bytes_since_checkpoint = replica.bytes_since_checkpoint.saturating_add(bytes);
-        collection.rests = true;
         cx.set_timer(Timer::Checkpoint.into(), REST);
         H::on_checkpoint_ended(self);
     }
 
     /// Allows another checkpoint, which the protocol requests if it is due.
     pub(crate) fn on_checkpoint_timeout(&mut self) {
-        self.collection.rests = false;
+        self.checkpoints.rests = false;
     }
 
     /// Handles a durable checkpoint: the log before it is not needed, except for batches that it
     /// does not cover.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(CheckpointInProgress { version: requested, first_needed, .. }) =
-            self.collection.writing.take()
-        else {
-            return;
-        };
-        assert_eq!(requested, version, "one checkpoint is written at a time");
-        self.collection.last = version;
+        let Some(first_needed) = self.checkpoints.on_written(version) else { return };
         self.skips.forget(version);
-        let cut = &mut self.cut;
-        if cut.installed.is_none_or(|installed| installed <= version) {
-            cut.installed = None;
-            self.streams.has_skipped = false;
-            cut.durable = cut.durable.max(version).max(cut.logged);
-        }
+        self.streams.has_skipped = self.checkpoints.installed.is_some();
         H::on_checkpoint_ended(self);
         if !self.is_refusing() {
             // The program of the refused epochs needs their records.

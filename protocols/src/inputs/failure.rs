@@ -207,7 +207,7 @@ impl<H: Host> Inputs<H> {
 
     /// The listed epochs that the checkpoint contains from which this replica has started.
     pub(crate) fn listed_in_checkpoint(&self) -> Vec<ListedEpoch> {
-        let checkpoint = self.collection.last;
+        let checkpoint = self.checkpoints.last;
         let epochs = self.settings.skipped.0.into_iter().map(SnapshotVersion);
         let contained = epochs.filter(|epoch| (SnapshotVersion(1)..=checkpoint).contains(epoch));
         let fate = ListedFate::Contained { checkpoint };

@@ -5,19 +5,20 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 
 use super::stop::Stopping;
-use super::{Event, Host, Inputs};
-use crate::agreement::Term;
+use super::{Host, Inputs, RejoinState};
+use crate::agreement::{Term, lost_promises};
 use crate::messages::NUMBER_MAX;
-use crate::presence::{Asked, Message, Met};
-use crate::streams::{Bid, lost_batches, lost_log};
+use crate::presence::{self, Presence};
+use crate::replica::Replica;
+use crate::streams::{Bid, lost_batches};
 
 /// The knowledge of the receiver that is in a greeting, besides its identity, and whether the
 /// sender is stopping.
-struct Evidence {
+pub(crate) struct Evidence {
     /// The last batch of the receiver's log that the sender has without gaps.
     batches: Bid,
     /// The latest ballot that the receiver has promised to the sender.
@@ -56,46 +57,79 @@ impl Evidence {
     }
 }
 
-impl<H: Host> Inputs<H> {
-    /// Handles a peer's message about identities.
-    pub(super) fn on_presence(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        from: NodeId,
-        message: Message,
-    ) -> Option<Event<H>> {
-        match message {
-            Message::Greeting { log_identity, receiver_identity, known } => {
-                return self.on_greeting(cx, from, (log_identity, receiver_identity), &known);
-            }
-            Message::Rejoin { nonce, log_identity } => {
-                let is_catching_up = self.target.is_some();
-                let (presence, replica) = (&mut self.presence, &self.replica);
-                match presence.on_rejoin(replica, from, (nonce, log_identity), is_catching_up) {
-                    Asked::TooEarly => cx.mark("inputs.rejoin_too_early"),
-                    Asked::KnowsNothing => self.answer_rejoin(cx, from, nonce, None),
-                    Asked::Answers { is_new, is_whole } => {
-                        if is_new {
-                            self.end_earlier_life(cx, from, log_identity);
-                        }
-                        self.answer_rejoin(cx, from, nonce, Some(is_whole));
-                    }
-                }
-                self.presence.note_rejoin_message(from, log_identity);
-            }
-            Message::RejoinReply { nonce, log_identity, known } => {
-                let (presence, replica) = (&mut self.presence, &self.replica);
-                let all =
-                    presence.on_rejoin_reply(cx, replica, from, (nonce, log_identity), &known);
-                presence.note_rejoin_message(from, log_identity);
-                if let Some(all) = all {
-                    self.end_asking(cx, all);
-                }
-            }
-        }
-        None
+impl<H: Host> presence::Owner for Inputs<H> {
+    type Host = H;
+    type Evidence = Evidence;
+
+    fn parts(&mut self) -> (&mut Presence<H>, &mut Replica) {
+        (&mut self.presence, &mut self.replica)
     }
 
+    fn evidence(&self, peer: NodeId) -> Bytes {
+        let known = Evidence {
+            batches: self.streams.logs[peer.index()].received,
+            promise: self.agreement().promise_of(peer),
+            follows: self.agreement().term(),
+            incarnation: self.cut.last_proposal.incarnation,
+            stopping: self.stops.own_stopping(),
+        };
+        known.encode()
+    }
+
+    fn decode_evidence(&self, known: &[u8]) -> Result<Evidence, DecodeError> {
+        Evidence::decode(known, self.replica.topology.node_count())
+    }
+
+    fn note_evidence(&mut self, from: NodeId, known: &Evidence) {
+        self.cut.follows = self.cut.follows.max(known.follows);
+        self.stops.on_greeting(from, known.incarnation, known.stopping);
+    }
+
+    /// Batches or promises that a peer knows and that this replica does not have.
+    fn lost(&self, from: NodeId, known: &Evidence) -> Option<String> {
+        let received = self.streams.own_head(&self.replica);
+        let from = self.node(from);
+        if known.batches > received {
+            return Some(lost_batches(from, known.batches, received));
+        }
+        let has_lost = known.promise > self.agreement().term();
+        has_lost.then(|| lost_promises(from))
+    }
+
+    fn repeat_messages(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        if self.presence.is_ready {
+            self.agreement_mut().on_peer_up(peer);
+        }
+        self.streams.resend(cx, &self.replica, peer);
+        if self.transfer.resume(cx, &self.replica, peer) {
+            self.retry_transfer(cx);
+        }
+        self.retry_barriers(cx, Some(peer));
+        self.announce_stop(cx);
+    }
+
+    fn is_catching_up(&self) -> bool {
+        self.target.is_some()
+    }
+
+    fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, peer: NodeId, log_identity: u64) {
+        self.presence.note_log_identity(cx, &mut self.replica, peer, log_identity);
+        self.streams.end_earlier_life(cx, &mut self.replica, peer);
+        self.collection.applied[peer.index()] = SnapshotVersion::ZERO;
+        self.collection.durable[peer.index()] = SnapshotVersion::ZERO;
+        self.transfer.stop(peer);
+    }
+
+    fn memory_of(&self, peer: NodeId, is_whole: bool) -> Bytes {
+        self.known_of(peer, is_whole).encode()
+    }
+
+    fn end_asking(&mut self, cx: &mut Cx<'_, H>, all: Vec<(NodeId, RejoinState<H::Rules>)>) {
+        self.continue_from(cx, all);
+    }
+}
+
+impl<H: Host> Inputs<H> {
     /// Starts the exchange after the log was read. `was_ready` is whether this replica has
     /// participated before; `is_replaced` is whether it may have done so before its disk was lost.
     pub(crate) fn begin_greetings(
@@ -123,86 +157,6 @@ impl<H: Host> Inputs<H> {
             // The batches in its log are available, although nothing is being synced.
             self.streams.update_available(cx, &self.replica);
         }
-    }
-
-    /// Sends a peer this replica's identity and its knowledge of the peer.
-    pub(super) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        let known = Evidence {
-            batches: self.streams.logs[peer.index()].received,
-            promise: self.agreement().promise_of(peer),
-            follows: self.agreement().term(),
-            incarnation: self.cut.last_proposal.incarnation,
-            stopping: self.stops.own_stopping(),
-        };
-        self.presence.greet(cx, &self.replica, peer, known.encode());
-    }
-
-    /// Handles a peer's greeting: its identity and its knowledge of this replica.
-    fn on_greeting(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        from: NodeId,
-        (log_identity, receiver_identity): (u64, u64),
-        known: &[u8],
-    ) -> Option<Event<H>> {
-        let Ok(known) = Evidence::decode(known, self.replica.topology.node_count()) else {
-            cx.mark("presence.malformed_greeting");
-            return None;
-        };
-        let was_stranger = self.presence.is_stranger(from);
-        let met =
-            self.presence.meet(cx, &mut self.replica, from, (log_identity, receiver_identity));
-        // Two strangers would reply to each other's replies without end.
-        if met != Met::Again && !was_stranger {
-            self.greet(cx, from);
-        }
-        if met == Met::Stranger {
-            self.presence.is_foreign(&self.replica).into_iter().for_each(|why| cx.stop(why));
-            return None;
-        }
-        self.cut.follows = self.cut.follows.max(known.follows);
-        self.stops.on_greeting(from, known.incarnation, known.stopping);
-        let is_late = self.presence.is_late(&self.replica, from, receiver_identity);
-        if !is_late {
-            self.presence.note_known(&self.replica, from, receiver_identity);
-            let lost = self.forgotten(from, &known);
-            let forgotten = self.presence.forgotten(&self.replica, from, lost.is_some());
-            if let Some(forgotten) = forgotten.or(lost) {
-                cx.stop(forgotten);
-                return None;
-            }
-            if self.presence.is_stranger(from) {
-                return None;
-            }
-        }
-        if self.presence.has_asked_early(from) {
-            self.greet(cx, from);
-        }
-        let is_first = self.presence.note_greeting(from);
-        if self.presence.end_rejoin_of(from) || is_first {
-            self.repeat_messages(cx, from);
-        }
-        if is_late {
-            cx.mark("inputs.greeting_late");
-            return None;
-        }
-        self.presence.confirm(cx, &self.replica, from, receiver_identity).then_some(Event::Ready)
-    }
-
-    /// The evidence that this replica has lost part of its log: batches or promises that a peer
-    /// knows and that it does not have.
-    fn forgotten(&self, from: NodeId, known: &Evidence) -> Option<String> {
-        let received = self.streams.own_head(&self.replica);
-        let from = self.node(from);
-        if known.batches > received {
-            return Some(lost_batches(from, known.batches, received));
-        }
-        (known.promise > self.agreement().term()).then(|| {
-            lost_log(&format!(
-                "this node made promises to node {} in agreement that are missing from its log",
-                from.0
-            ))
-        })
     }
 }
 

@@ -2,21 +2,25 @@
 
 use pangea_core::protocol::Mark;
 
-use crate::marks::{LOST_LOG, NONSENSE, all_of, mark};
-use crate::{presence, streams, transfer};
+use crate::marks::{NONSENSE, all_of, mark};
+use crate::{agreement, presence, streams, transfer};
 
 /// Why a swarm never hits marks of replicas that differ.
 const DIFFERS: &str = "replicas never differ; see protocols/tests/phases/digests.rs";
 
 /// The number of marks of the input log and of its components.
-pub(crate) const COUNT: usize =
-    streams::marks::ALL.len() + presence::marks::ALL.len() + transfer::marks::ALL.len() + ALL.len();
+pub(crate) const COUNT: usize = streams::marks::ALL.len()
+    + presence::marks::ALL.len()
+    + transfer::marks::ALL.len()
+    + agreement::marks::ALL.len()
+    + ALL.len();
 
 /// The marks of the input log and its components, and then a protocol's own. `unused` names marks
 /// that the protocol never makes.
 pub(crate) const fn with<const N: usize>(own: &[Mark], unused: &[&str]) -> [Mark; N] {
     let (streams, presence) = (streams::marks::ALL, presence::marks::ALL);
-    all_of(&[streams, presence, transfer::marks::ALL, ALL, own], unused)
+    let (transfer, agreement) = (transfer::marks::ALL, agreement::marks::ALL);
+    all_of(&[streams, presence, transfer, agreement, ALL, own], unused)
 }
 
 /// The marks of the input log itself, in the order of the phases.
@@ -58,21 +62,6 @@ const ALL: &[Mark] = &[
     ),
     mark("inputs.agreement_refused", "a message of agreement is invalid on this replica")
         .rare("an answer arrives after a change of leaders"),
-    mark("agreement.out_of_place", "a message of agreement continues a log that was replaced")
-        .rare("an answer arrives after a change of leaders"),
-    mark("agreement.refused_malformed", "a message of agreement can't be decoded").never(NONSENSE),
-    mark("agreement.refused_name", "a message of agreement names another sender").never(NONSENSE),
-    mark("agreement.refused_ballot", "a message of agreement has a ballot that does not exist")
-        .never(NONSENSE),
-    mark("agreement.refused_index", "a message of agreement has an index that does not exist")
-        .never(NONSENSE),
-    mark(
-        "agreement.refused_entry",
-        "a message of agreement contains a cut that no replica proposes",
-    )
-    .never(NONSENSE),
-    mark("agreement.refused_unused", "a message of agreement is of a kind that is not used")
-        .never(NONSENSE),
     mark("inputs.cuts_forgotten", "old cuts are truncated in agreement's log"),
     mark("inputs.cuts_skipped", "the peers have truncated cuts that this replica has not received"),
     mark("inputs.waits_for_others", "no cut is proposed because another log is far behind")
@@ -121,17 +110,6 @@ const ALL: &[Mark] = &[
     mark("inputs.too_many_strict_reads", "a strict read is refused because too many wait")
         .never("more clients are needed than simulated runs have"),
     // Recovery.
-    mark("inputs.stranger_ignored", "a peer with another log identity sends something else")
-        .never(LOST_LOG),
-    mark("inputs.rejoin_answered", "a rejoining peer gets an answer"),
-    mark("inputs.rejoin_too_early", "a peer's rejoin query arrives before this replica is ready")
-        .rare("a node is replaced just after a peer that it queries has started"),
-    mark(
-        "inputs.not_while_rejoining",
-        "a message other than an answer reaches a rejoining replica",
-    ),
-    mark("inputs.greeting_late", "a greeting arrives after the rejoin answer that was sent later")
-        .rare("a large answer overtakes a greeting of the same session"),
     mark("inputs.rejoined", "a replaced replica has rejoined"),
     mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
     mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")

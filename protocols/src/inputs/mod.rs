@@ -74,6 +74,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::agreement::Agreement;
+use crate::checkpoints::Checkpoints;
 use crate::presence::{self, Presence, RejoinTimer};
 use crate::replica::{Replica, kind};
 use crate::streams::{self, FetchTimer, Streams};
@@ -105,9 +106,9 @@ pub(crate) use host::Host;
 pub use host::Rules;
 pub use messages::Message;
 pub(crate) use recovery::ProtocolRecord;
-pub(crate) use rejoin::RejoinState;
+pub(crate) use rejoin::{RejoinState, Target};
 #[cfg(test)]
-pub(crate) use rejoin::{Target, decode_rejoin_state, recollection};
+pub(crate) use rejoin::{decode_rejoin_state, recollection};
 pub use state::{Cut, MasterTerm, ProposalName};
 pub(crate) use stop::OtherLogs;
 use stop::Stops;
@@ -228,6 +229,7 @@ pub(crate) struct Inputs<H: Host> {
     /// `Some` while a replica that lost its disk is recovering its data.
     pub target: Option<rejoin::Target>,
     pub collection: Collection,
+    pub checkpoints: Checkpoints,
     pub stops: Stops,
     pub waits: Backpressure,
     pub digests: Digests,
@@ -262,7 +264,10 @@ impl<H: Host> Inputs<H> {
                 let event = self.streams.on_message(cx, &mut self.replica, from, message)?;
                 return self.on_stream_event(cx, event);
             }
-            Message::Presence(message) => return self.on_presence(cx, from, message),
+            Message::Presence(message) => {
+                let is_ready = presence::on_message(self, cx, from, message);
+                return is_ready.then_some(Event::Ready);
+            }
             Message::Transfer(message) => {
                 let event = self.transfer.on_message(cx, &self.replica, from, message)?;
                 return self.on_transfer_event(cx, event);
@@ -306,7 +311,7 @@ impl<H: Host> Inputs<H> {
         let is_ignored = self.presence.is_asking() && !is_of_rejoin;
         let is_ignored = mutate!(VotesWhileRejoining: is_ignored => is_ignored && !is_vote);
         if is_ignored {
-            cx.mark("inputs.not_while_rejoining");
+            cx.mark("presence.not_while_rejoining");
         }
         !is_ignored
     }
@@ -349,13 +354,7 @@ impl<H: Host> Inputs<H> {
     /// Handles the report that the log is durable up to `position`.
     pub(crate) fn on_durable(&mut self, cx: &mut Cx<'_, H>, position: LogPosition) {
         self.streams.acknowledge(cx, &self.replica, position);
-        let cut = &mut self.cut;
-        while let Some((epoch, _)) = cut.epoch_records.pop_front_if(|(_, at)| *at <= position) {
-            cut.logged = epoch;
-            if cut.installed.is_none() {
-                cut.durable = epoch;
-            }
-        }
+        self.checkpoints.on_durable(position);
     }
 
     /// Looks for batches that are missing.
@@ -383,26 +382,7 @@ impl<H: Host> Inputs<H> {
             return self.presence.ask(cx, &self.replica, peer);
         }
         // The rest follows when the peer has greeted: it may be a node of another cluster.
-        self.greet(cx, peer);
-    }
-
-    /// Starts to communicate with a peer that has answered this replica.
-    fn meet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        self.greet(cx, peer);
-        self.repeat_messages(cx, peer);
-    }
-
-    /// Repeats the messages to a peer that may have been lost with the connection.
-    fn repeat_messages(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        if self.presence.is_ready {
-            self.agreement_mut().on_peer_up(peer);
-        }
-        self.streams.resend(cx, &self.replica, peer);
-        if self.transfer.resume(cx, &self.replica, peer) {
-            self.retry_transfer(cx);
-        }
-        self.retry_barriers(cx, Some(peer));
-        self.announce_stop(cx);
+        presence::greet(self, cx, peer);
     }
 
     /// Handles the loss of the connection to a peer.
@@ -422,7 +402,7 @@ impl<H: Host> Inputs<H> {
         record: Bytes,
     ) -> LogPosition {
         let position = self.replica.persist(cx, &kind::EPOCH, record);
-        self.cut.epoch_records.push_back((epoch, position));
+        self.checkpoints.note_record(epoch, position);
         position
     }
 

@@ -61,8 +61,7 @@ impl<H: Host> Inputs<H> {
             self.install_meta(&meta);
             found.agreement = meta.agreement;
             self.cut.applied = checkpoint.version;
-            self.cut.durable = checkpoint.version;
-            self.collection.last = checkpoint.version;
+            self.checkpoints.start_from(checkpoint.version);
             if cx.store.published() < checkpoint.version {
                 cx.store.publish_alone(checkpoint.version);
             }
@@ -79,7 +78,7 @@ impl<H: Host> Inputs<H> {
     /// The second half of a restart: the logged decisions are applied, and this replica continues
     /// from there.
     pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: RecoveredLog<H::Rules>) {
-        self.cut.durable = self.cut.applied;
+        self.checkpoints.durable = self.cut.applied;
         self.start_agreement(found.agreement);
         self.cut.confirm_applied();
         H::on_started(self, cx, found.own);

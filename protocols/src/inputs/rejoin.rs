@@ -23,7 +23,7 @@ use super::state::Cut;
 use super::{Host, Inputs, Rules};
 use crate::agreement::{Agreement, DurableState, Record};
 use crate::messages::NUMBER_MAX;
-use crate::presence::{Memory, remembering_min};
+use crate::presence::{self, Memory, remembering_min};
 use crate::replica::kind;
 use crate::streams::{Bid, Heads, are_heads, decode_heads, encode_heads, max_heads};
 
@@ -64,31 +64,8 @@ impl<H: Host> Inputs<H> {
         self.presence.is_asking() || self.target.is_some()
     }
 
-    /// Forgets the state of a peer's previous log.
-    pub(super) fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, node: NodeId, log_identity: u64) {
-        self.presence.note_log_identity(cx, &mut self.replica, node, log_identity);
-        self.streams.end_earlier_life(cx, &mut self.replica, node);
-        self.collection.applied[node.index()] = SnapshotVersion::ZERO;
-        self.collection.durable[node.index()] = SnapshotVersion::ZERO;
-        self.transfer.stop(node);
-    }
-
-    /// Answers a peer that lost its disk. `is_whole` is whether this replica has its complete log;
-    /// `None` if it has lost its disk, too.
-    pub(super) fn answer_rejoin(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        peer: NodeId,
-        nonce: u64,
-        is_whole: Option<bool>,
-    ) {
-        cx.mark("inputs.rejoin_answered");
-        let known = is_whole.map(|is_whole| self.known_of(peer, is_whole).encode());
-        let answer = (nonce, known.unwrap_or_default());
-        self.presence.answer(cx, &self.replica, peer, answer);
-    }
-
-    fn known_of(&self, node: NodeId, is_whole: bool) -> RejoinState<H::Rules> {
+    /// The knowledge of a node that lost its disk.
+    pub(super) fn known_of(&self, node: NodeId, is_whole: bool) -> RejoinState<H::Rules> {
         RejoinState {
             is_whole,
             heads: self.streams.received_heads(),
@@ -98,7 +75,7 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Continues from the knowledge of the peers.
-    pub(super) fn end_asking(
+    pub(super) fn continue_from(
         &mut self,
         cx: &mut Cx<'_, H>,
         all: Vec<(NodeId, RejoinState<H::Rules>)>,
@@ -133,7 +110,7 @@ impl<H: Host> Inputs<H> {
         self.presence.end_asking(cx, position);
         for peer in self.replica.peers() {
             if self.replica.is_up[peer.index()] {
-                self.meet(cx, peer);
+                presence::meet(self, cx, peer);
             }
         }
     }
@@ -184,13 +161,13 @@ impl<H: Host> Inputs<H> {
         let Some(target) = &self.target else { return false };
         let logs = self.streams.logs.iter().zip(&target.heads);
         logs.into_iter().all(|(log, head)| log.durable >= *head)
-            && self.cut.durable >= target.epoch
-            && self.cut.installed.is_none()
+            && self.checkpoints.durable >= target.epoch
+            && self.checkpoints.installed.is_none()
     }
 }
 
 impl<R: Rules> RejoinState<R> {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
         encode_heads(&self.heads, &mut out);

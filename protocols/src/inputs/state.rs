@@ -18,6 +18,7 @@ use super::failure::Skips;
 use super::stop::Stops;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Driver, Term};
+use crate::checkpoints::{Checkpoints, turn_of};
 use crate::messages::NUMBER_MAX;
 use crate::presence::Presence;
 use crate::replica::Replica;
@@ -141,15 +142,6 @@ pub(crate) struct CutState<R: Rules> {
     /// The epoch of the store.
     pub applied: SnapshotVersion,
     pub confirmed: Confirmed,
-    /// The last epoch that survives a restart of this node.
-    pub durable: SnapshotVersion,
-    /// The last epoch whose record is durable on this node. It may build on an installed
-    /// checkpoint.
-    pub logged: SnapshotVersion,
-    /// The last checkpoint installed from a peer, until a local checkpoint contains it.
-    pub installed: Option<SnapshotVersion>,
-    /// Epochs whose record is not durable yet, and the position of that record.
-    pub epoch_records: VecDeque<(SnapshotVersion, LogPosition)>,
     /// The heads of the applied epoch: the paper's `last_committed`.
     pub heads: Heads,
     /// Whether each replica is in the configuration, as of the applied epoch.
@@ -244,21 +236,6 @@ pub(crate) struct Collection {
     pub durable: Vec<SnapshotVersion>,
     /// The first record that must be retained, whatever checkpoints contain.
     pub kept_from: Option<LogPosition>,
-    /// The checkpoint that is being written.
-    pub writing: Option<CheckpointInProgress>,
-    /// Whether the last checkpoint failed so recently that it is too early for another.
-    pub rests: bool,
-    /// The version of the last checkpoint of this node.
-    pub last: SnapshotVersion,
-}
-
-/// A checkpoint that is being written.
-pub(crate) struct CheckpointInProgress {
-    pub version: SnapshotVersion,
-    /// The first log record that is needed in addition to it.
-    pub first_needed: LogPosition,
-    /// The bytes that had been counted towards it.
-    pub bytes: u64,
 }
 
 /// Counters for operators and reports.
@@ -269,14 +246,6 @@ pub(crate) struct Counters {
     pub checkpoints_failed: u64,
     pub checkpoints_installed: u64,
     pub rejoins: u64,
-}
-
-/// The initial byte count towards the first checkpoint after a start. All logs grow at the same
-/// rate, so without an offset all replicas would write their checkpoints at the same time. The
-/// offset staggers them.
-fn turn_of(me: NodeId, count: usize, checkpoint_bytes: u64) -> u64 {
-    let after = (count - 1).saturating_sub(me.index());
-    checkpoint_bytes / count as u64 * after as u64
 }
 
 impl<R: Rules> CutState<R> {
@@ -294,11 +263,7 @@ impl<R: Rules> CutState<R> {
                 heads: heads.clone(),
                 is_member: vec![true; node_count],
             },
-            logged: SnapshotVersion::ZERO,
             applied: SnapshotVersion::ZERO,
-            durable: SnapshotVersion::ZERO,
-            installed: None,
-            epoch_records: VecDeque::new(),
             heads: heads.clone(),
             is_member: vec![true; node_count],
             proposed: heads,
@@ -337,10 +302,8 @@ impl<H: Host> Inputs<H> {
                 applied: vec![SnapshotVersion::ZERO; n],
                 durable: vec![SnapshotVersion::ZERO; n],
                 kept_from: None,
-                writing: None,
-                rests: false,
-                last: SnapshotVersion::ZERO,
             },
+            checkpoints: Checkpoints::default(),
             stops: Stops::new(n),
             waits: Backpressure::default(),
             digests: Digests::new(n),
@@ -380,7 +343,7 @@ impl<H: Host> Inputs<H> {
             ("checkpoints_sent", self.transfer.sent),
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
-            ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
+            ("checkpoint_writing", u64::from(self.checkpoints.is_writing())),
             ("replicas_differing", self.differing_nodes().len() as u64),
         ];
         let all = counters.iter().chain(own);
@@ -420,7 +383,7 @@ impl<H: Host> Inputs<H> {
             assert!(log.collected <= applied, "collected batches were applied");
             assert!(self.cut.heads[source] <= log.received, "applied batches were received");
         }
-        let has_skipped = self.cut.installed.is_some();
+        let has_skipped = self.checkpoints.installed.is_some();
         assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");
         assert!(
             self.target.is_none() || !self.presence.is_asking(),
@@ -436,24 +399,5 @@ impl<H: Host> Inputs<H> {
             assert_eq!(*epoch, next.next(), "cuts are in order, and all gaps are known");
             next = *epoch;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn replicas_take_their_first_checkpoints_one_after_the_other() {
-        let left = |count: usize, bytes| -> Vec<u64> {
-            let nodes = (0..count as u16).map(NodeId);
-            nodes.map(|node| bytes - turn_of(node, count, bytes)).collect()
-        };
-        assert_eq!(left(1, 300), [300], "a single node waits for no other");
-        assert_eq!(left(3, 300), [100, 200, 300]);
-        assert!(
-            left(3, u64::MAX).iter().all(|&left| left > u64::MAX / 4),
-            "the sum does not overflow"
-        );
     }
 }

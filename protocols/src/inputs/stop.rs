@@ -446,7 +446,7 @@ impl<H: Host> Inputs<H> {
     }
 
     fn advance_own_stop(&mut self, cx: &mut Cx<'_, H>, is_running: bool) {
-        if self.collection.writing.is_some() {
+        if self.checkpoints.is_writing() {
             return;
         }
         let can_apply = self.can_apply();
@@ -455,7 +455,7 @@ impl<H: Host> Inputs<H> {
         let may_end =
             is_ready && stop.waits_for_none() && self.is_released(stop, can_apply, cx.now.at);
         let is_idle = !can_apply || !is_running && self.is_caught_up();
-        let has_failed = stop.checkpoints > 0 && self.collection.rests;
+        let has_failed = stop.checkpoints > 0 && self.checkpoints.rests;
         let is_last = stop.checkpoints == CHECKPOINTS_MAX;
         let (expects, is_patient) = match is_ready {
             true => self.expects_others(cx.now.at),
@@ -466,8 +466,8 @@ impl<H: Host> Inputs<H> {
         }
         let is_sure = may_end || self.has_nothing_left() || !self.may_others_return();
         self.note_over(cx, is_ready && !is_sure);
-        let is_covered =
-            self.collection.last == self.cut.confirmed.epoch && self.cut.installed.is_none();
+        let is_covered = self.checkpoints.last == self.cut.confirmed.epoch
+            && self.checkpoints.installed.is_none();
         // Without the state of agreement there is nothing to take a checkpoint of.
         let is_outside = !is_ready || self.is_rejoining();
         if is_outside || has_failed || is_covered || is_last {
@@ -476,7 +476,7 @@ impl<H: Host> Inputs<H> {
         if let Some(stop) = &mut self.stops.own {
             stop.checkpoints += 1;
         }
-        self.collection.rests = false;
+        self.checkpoints.rests = false;
         cx.mark("inputs.stop_checkpoint");
         // It freezes nobody: no turn, and no point in the order, is waited for.
         self.start_checkpoint(cx);

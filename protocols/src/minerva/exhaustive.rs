@@ -298,9 +298,9 @@ impl Brain for Replica {
         let r = &s.streams;
         let replication = (&r.durable, &r.available, r.turns_and_proofs(), &s.replica.is_up);
         let c = &s.cut;
-        let epochs = c.epoch_records.iter().map(|(epoch, at)| (*epoch, ahead(*at)));
+        let epochs = s.checkpoints.records.iter().map(|(epoch, at)| (*epoch, ahead(*at)));
         let cut = (
-            (&c.waiting, c.skipped, c.applied, c.durable, epochs.collect::<Vec<_>>()),
+            (&c.waiting, c.skipped, c.applied, s.checkpoints.durable, epochs.collect::<Vec<_>>()),
             (&c.heads, &c.is_member, &c.proposed, c.term, c.last_proposal, c.nonce_decided),
             (ahead(c.driver.last_record()), c.left),
         );

@@ -29,4 +29,18 @@ pub(crate) const ALL: &[Mark] = &[
         "messages of a peer that has not greeted are dropped",
     )
     .never(NONSENSE),
+    mark("presence.stranger_ignored", "a peer with another log identity sends something else")
+        .never(LOST_LOG),
+    mark("presence.rejoin_answered", "a rejoining peer gets an answer"),
+    mark("presence.rejoin_too_early", "a peer's rejoin query arrives before this replica is ready")
+        .rare("a node is replaced just after a peer that it queries has started"),
+    mark(
+        "presence.not_while_rejoining",
+        "a message other than an answer reaches a rejoining replica",
+    ),
+    mark(
+        "presence.greeting_late",
+        "a greeting arrives after the rejoin answer that was sent later",
+    )
+    .rare("a large answer overtakes a greeting of the same session"),
 ];

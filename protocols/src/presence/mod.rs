@@ -12,8 +12,8 @@
 //!
 //! | phase | file | messages | known after |
 //! |---|---|---|---|
-//! | greeting | `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
-//! | rejoin | `rejoin.rs` | Rejoin, RejoinReply | the knowledge that the peers of a replica without its disk have of it |
+//! | greeting | `exchange.rs`, `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
+//! | rejoin | `exchange.rs`, `rejoin.rs` | Rejoin, RejoinReply | the knowledge that the peers of a replica without its disk have of it |
 //!
 //! Until it is ready, a replica takes no part in decisions.
 //!
@@ -34,6 +34,7 @@
 //! This component does not know what the replicas decide. Its owner adds to greetings and answers
 //! the knowledge that the group's decisions need, and compares it.
 
+mod exchange;
 mod greeting;
 pub(crate) mod marks;
 pub(crate) mod messages;
@@ -47,6 +48,7 @@ use pangea_core::protocol::{Cx, FirstStart, Protocol, Rejoining};
 
 use crate::replica::{INTACT, Replica, kind};
 
+pub(crate) use exchange::{Owner, greet, meet, on_message};
 pub(crate) use greeting::Met;
 pub use messages::Message;
 pub(crate) use rejoin::Asked;

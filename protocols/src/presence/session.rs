@@ -88,7 +88,7 @@ impl<H: Host> Presence<H> {
                     early.messages.push(message);
                 }
             }
-            Session::Stranger(_) | Session::Estranged => cx.mark("inputs.stranger_ignored"),
+            Session::Stranger(_) | Session::Estranged => cx.mark("presence.stranger_ignored"),
         }
         None
     }

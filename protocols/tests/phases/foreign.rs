@@ -138,7 +138,7 @@ fn who_was_asked_too_early_greets_again() {
     withhold(&mut cluster, true, true);
     cluster.start(1);
     cluster.run_for(1_000);
-    assert!(cluster.mark(1, "inputs.rejoin_too_early") > 0);
+    assert!(cluster.mark(1, "presence.rejoin_too_early") > 0);
     withhold(&mut cluster, false, true);
     cluster.release();
     cluster.run_for(100);

@@ -116,10 +116,10 @@ fn a_question_that_is_asked_again_ends_the_earlier_life_once() {
     cluster.sent.clear();
     cluster.replace(1);
     cluster.run_for(400);
-    assert_eq!(cluster.mark(2, "inputs.rejoin_answered"), 1);
+    assert_eq!(cluster.mark(2, "presence.rejoin_answered"), 1);
     let log = cluster.nodes[2].log.len();
     cluster.run_for(3_000);
-    assert!(cluster.mark(2, "inputs.rejoin_answered") > 4);
+    assert!(cluster.mark(2, "presence.rejoin_answered") > 4);
     assert_eq!(cluster.nodes[2].log.len(), log);
     cluster.heal();
     cluster.run_for(3_000);
@@ -356,7 +356,7 @@ fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() 
     cluster.replace(lost);
     let fresh = cluster.submit(near, Request::Fresh);
     cluster.settle();
-    assert!(cluster.mark(lost, "inputs.not_while_rejoining") > 0, "the answer was ignored");
+    assert!(cluster.mark(lost, "presence.not_while_rejoining") > 0, "the answer was ignored");
     cluster.start(far);
     cluster.run_for(5_000);
     assert!(cluster.fresh(near, fresh).is_some());
@@ -371,7 +371,7 @@ fn who_is_not_ready_gives_no_answer() {
     cluster.start(0);
     cluster.replace(1);
     cluster.run_for(2_000);
-    assert!(cluster.mark(0, "inputs.rejoin_too_early") > 0);
+    assert!(cluster.mark(0, "presence.rejoin_too_early") > 0);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
     cluster.start(2);
     cluster.run_for(3_000);
@@ -576,6 +576,6 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     assert_eq!(cluster.mark(1, "presence.rejoin_knows"), 1);
     cluster.heal();
     cluster.run_for(1_000);
-    assert!(cluster.mark(1, "inputs.greeting_late") > 0);
+    assert!(cluster.mark(1, "presence.greeting_late") > 0);
     assert_all_run(&cluster);
 }

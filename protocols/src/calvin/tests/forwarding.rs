@@ -567,7 +567,7 @@ fn no_replica_is_master_before_its_disk_holds_what_a_checkpoint_brought() {
     let mut cluster = Cluster::new();
     cluster.nodes[0].act(|calvin, _| {
         let inputs = &mut calvin.state.inputs;
-        inputs.cut.installed = Some(inputs.cut.applied);
+        inputs.checkpoints.installed = Some(inputs.cut.applied);
         inputs.streams.has_skipped = true;
     });
     cluster.away = Some(0);
@@ -577,7 +577,7 @@ fn no_replica_is_master_before_its_disk_holds_what_a_checkpoint_brought() {
     cluster.wait(1_500);
     assert!(!cluster.nodes[0].calvin.state.inputs.accepts_requests());
     cluster.nodes[0].act(|calvin, _| {
-        calvin.state.inputs.cut.installed = None;
+        calvin.state.inputs.checkpoints.installed = None;
         calvin.state.inputs.streams.has_skipped = false;
     });
     cluster.wait(1_500);

@@ -39,7 +39,7 @@ fn only_the_greetings_of_a_stranger_are_handled() {
     assert!(node.calvin.status().strangers.is_empty());
     assert!(meet(&mut node, 6).contains(&"presence.stranger"));
     assert_eq!(node.calvin.status().strangers, [PEER]);
-    assert_eq!(hear(&mut node, progress()), ["inputs.stranger_ignored"]);
+    assert_eq!(hear(&mut node, progress()), ["presence.stranger_ignored"]);
     assert_eq!(known(&node), SnapshotVersion::ZERO);
     meet(&mut node, 5);
     assert!(node.calvin.status().strangers.is_empty());
