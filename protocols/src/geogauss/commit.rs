@@ -292,8 +292,10 @@ impl State {
         let ordered = ran.into_iter().filter_map(logged).collect();
         let is_valid = decisions.iter().map(is_merged).collect();
         let decisions = Decisions { is_valid, ordered };
-        let record = EpochRecord { epoch: epoch.number, heads: heads.clone(), decisions }.encode();
-        self.replica.persist(cx, &kind::EPOCH, record);
+        let (heads, before) = (heads.clone(), self.applied.epoch);
+        let record = EpochRecord { epoch: epoch.number, before, heads, decisions }.encode();
+        let position = self.replica.persist(cx, &kind::EPOCH, record);
+        self.checkpoints.note_record(epoch.number, position);
     }
 
     fn is_bulk(&self, record: &TxnRecord) -> bool {

@@ -41,7 +41,7 @@ impl State {
         // Its earlier life counts, too, and is here if nothing of it is missing.
         let has_earlier = log.received >= life.head;
         let waits_for_nobody = SnapshotVersion(if has_earlier { life.first.0 - 1 } else { 0 });
-        if source == self.me() && self.is_member() {
+        if source == self.me() && self.has_life() {
             // After a crash it could add transactions to an epoch that it has not reserved.
             let ended = SnapshotVersion(self.epochs.open.0 - 1).min(self.epochs.reserved);
             return ended.max(waits_for_nobody);
@@ -102,7 +102,10 @@ impl State {
     /// Whether transactions may be added to the present epoch: during a seal, only if this replica
     /// has reserved it before.
     pub(super) fn may_add(&self, cx: &Cx<'_, GeoGauss>) -> bool {
-        self.membership.may_end(self.present_epoch(cx))
+        let life = &self.membership.view.lives[self.me().index()];
+        // After a lost disk it has to find the batches of its earlier lives first.
+        let is_complete = self.streams.own(&self.replica).received >= life.head;
+        is_complete && self.membership.may_end(self.present_epoch(cx))
     }
 
     /// The epoch of this moment: the paper's `sen` of a transaction that begins now.
@@ -159,6 +162,9 @@ impl GeoGauss {
     /// Tells a peer the last epoch that this replica has ended, once a crash can't take away the
     /// last batch or the reservation.
     pub(super) fn send_eof(&self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        if !self.state.is_member() {
+            return;
+        }
         let own = self.state.streams.own(&self.state.replica);
         let last = own.received;
         let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
@@ -171,7 +177,7 @@ impl GeoGauss {
     /// §4.1.3: a peer adds nothing more to some epochs.
     pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, told: End) {
         let log = &mut self.state.streams.logs[from.index()];
-        log.known = log.known.max(log.last.map_or(told.last, |last| told.last.min(last)));
+        log.known = log.known.max(log.bounds.last.map_or(told.last, |last| told.last.min(last)));
         let end = &mut self.state.epochs.ends[from.index()];
         if (told.view, told.through) > (end.view, end.through) {
             *end = told;

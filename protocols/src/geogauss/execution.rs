@@ -31,7 +31,7 @@ use super::options::Conflicts;
 use super::rank::RankInputs;
 use super::state::{InFlight, Job, State};
 use super::{GeoGauss, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, size, too_many_in_flight};
+use crate::inputs::{IN_FLIGHT_MAX, not_rejoined, size, too_many_in_flight};
 
 /// How a transaction is added to an epoch.
 struct Planned {
@@ -63,9 +63,10 @@ impl GeoGauss {
         program: Program,
         level: Isolation,
     ) {
-        if !self.state.is_member() {
+        if !self.state.has_life() {
             cx.mark("geogauss.refused_while_removed");
-            return cx.reply(ticket, Outcome::Aborted(not_a_member()));
+            let abort = if self.state.is_rejoining() { not_rejoined() } else { not_a_member() };
+            return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let execution = &self.state.execution;
         if execution.in_flight.len() + execution.queue.len() >= IN_FLIGHT_MAX {

@@ -3,11 +3,19 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::streams;
+use crate::{agreement, presence, streams, transfer};
 
 /// All marks of a replica.
 pub(super) const ALL: &[Mark] =
-    &all_of::<{ streams::marks::ALL.len() + OWN.len() }>(&[streams::marks::ALL, OWN], UNUSED);
+    &all_of::<{ COMPONENTS + OWN.len() }>(&[STREAMS, PRESENCE, TRANSFER, AGREEMENT, OWN], UNUSED);
+
+const STREAMS: &[Mark] = streams::marks::ALL;
+const PRESENCE: &[Mark] = presence::marks::ALL;
+const TRANSFER: &[Mark] = transfer::marks::ALL;
+const AGREEMENT: &[Mark] = agreement::marks::ALL;
+
+/// The number of marks of the components.
+const COMPONENTS: usize = STREAMS.len() + PRESENCE.len() + TRANSFER.len() + AGREEMENT.len();
 
 /// GeoGauss acknowledges batches to all replicas, so nobody needs a proof.
 const UNUSED: &[&str] = &["streams.proof_sent", "streams.proof_before_batch"];
@@ -42,10 +50,24 @@ const OWN: &[Mark] = &[
     mark("geogauss.malformed_request", "a question about membership makes no sense")
         .never(NONSENSE),
     mark("geogauss.malformed_progress", "a progress report makes no sense").never(NONSENSE),
+    mark(
+        "geogauss.agreement_too_early",
+        "a message of agreement arrives before a replica is ready",
+    ),
     // Restart.
     mark("geogauss.reserved", "epochs are reserved"),
     mark("geogauss.epoch_replayed", "a merged epoch is applied from the log"),
     mark("geogauss.half_epoch_ended", "a restart ends an epoch that had not ended"),
+    mark("geogauss.rejoined", "a replaced replica has its data again"),
+    mark("geogauss.checkpoint", "a checkpoint is requested from the driver"),
+    mark("geogauss.checkpoint_failed", "a checkpoint was not written"),
+    mark("geogauss.checkpoint_too_old", "a received checkpoint is older than the state here")
+        .rare("the batches arrive while the last chunk is in flight"),
+    mark("geogauss.checkpoint_installed", "a received checkpoint is installed"),
+    mark("geogauss.malformed_checkpoint", "the deletions of a checkpoint make no sense")
+        .never(NONSENSE),
+    mark("geogauss.outcome_unknown", "a received checkpoint has skipped transactions of clients")
+        .rare("a replica must be removed, and its last epochs must count"),
     // §4.1.2, §4.1.3, merge.
     mark("geogauss.epoch_merged", "an epoch is merged and published"),
     mark("geogauss.epochs_in_steps", "a step ends before all ready epochs are merged"),

@@ -14,16 +14,15 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
+use super::knowledge::Configured;
 use super::messages::Message;
+use super::progress::Progress;
 use super::state::{InFlight, State};
-use super::views::{Change, Ended, Report, Seal, View, ViewNumber};
+use super::views::{Change, Ended, Report, Seal, View};
 use super::{GeoGauss, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
-use crate::replica::{INTACT, kind};
+use crate::replica::kind;
 use crate::streams::{Batch as _, Bid, number};
-
-/// The interval at which a replica reports its progress.
-const PROGRESS: Span = Span::from_ms(100);
 
 /// A replica is removed after at least this many round trips without a message.
 const SILENT_ROUND_TRIPS: u64 = 4;
@@ -32,22 +31,30 @@ const SILENT_ROUND_TRIPS: u64 = 4;
 pub(super) struct Membership {
     pub driver: Driver<Change>,
     pub view: View,
+    /// The number of the decision of the view; 0 for the first one.
+    pub decision: u64,
+    /// The position of the record of the view.
+    view_record: LogPosition,
     /// The last seal of the view, until the next view.
-    sealed: Option<Sealed>,
+    pub sealed: Option<Sealed>,
     /// The last report of each replica, with the seal that it is about.
     reports: BTreeMap<NodeId, (u64, Report)>,
     /// The number of the last decision that was taken.
     taken: u64,
     /// When the last message of each replica arrived.
-    heard_at: Vec<Timestamp>,
-    /// The epochs that each replica has merged, and its view, according to its last report.
-    progress: Vec<(SnapshotVersion, ViewNumber)>,
+    pub heard_at: Vec<Timestamp>,
+    /// The progress of each replica.
+    pub progress: Vec<Progress>,
     /// The last batch that this replica has ever created.
     pub own_head: Bid,
+    /// Whether this replica lost its disk and has not begun another life. Its peers may count it
+    /// among the members.
+    pub has_no_life: bool,
 }
 
 /// A seal that this replica has reported on.
-struct Sealed {
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
     /// The number of its decision.
     number: u64,
     seal: Seal,
@@ -56,18 +63,59 @@ struct Sealed {
     position: LogPosition,
 }
 
+impl Sealed {
+    /// Appends it to `out`, without its position.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.number);
+        out.put_bytes(&postcard::to_stdvec(&self.seal).expect("a seal can be encoded"));
+        encode_report(&self.report, out);
+    }
+
+    /// Decodes the bytes that [`Sealed::encode`] wrote.
+    pub(super) fn decode(from: &mut Reader<'_>, node_count: usize) -> Result<Self, DecodeError> {
+        const WHAT: &str = "seal";
+        let number = from.varint(WHAT)?;
+        let seal = postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        let report = decode_report(from, node_count)?;
+        Ok(Self { number, seal, report, position: LogPosition(0) })
+    }
+}
+
 impl Membership {
     pub(super) fn new(node_count: usize) -> Self {
         Self {
             driver: Driver::new(),
             view: View::first(node_count),
+            decision: 0,
+            view_record: LogPosition(0),
             sealed: None,
             reports: BTreeMap::new(),
             taken: 0,
             heard_at: vec![Timestamp::default(); node_count],
             progress: vec![Default::default(); node_count],
             own_head: Bid(0),
+            has_no_life: false,
         }
+    }
+
+    /// The number of the last decision that was taken, for agreement.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The number of the decision of the view, once that is durable.
+    pub(super) fn durable_decision(&self, synced: LogPosition) -> u64 {
+        if self.view_record <= synced { self.decision } else { 0 }
+    }
+
+    pub(super) fn progress_of(&self, node: NodeId) -> Progress {
+        self.progress[node.index()]
+    }
+
+    /// Forgets the last messages of a replica that lost its disk.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.progress[node.index()] = Progress::default();
+        self.reports.remove(&node);
     }
 
     /// Whether this replica may end an epoch: after a seal, only those that it has reserved before.
@@ -106,80 +154,91 @@ impl State {
     fn apply_seal(&mut self, cx: &mut Cx<'_, GeoGauss>, number: u64, seal: Seal) {
         cx.mark("geogauss.sealed");
         let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
-        let members = self.membership.view.next_members(&seal);
-        let is_next = |node: &NodeId| members.contains(node);
-        // Also those of replicas that were removed before: their ends are found again.
-        for node in nodes.iter().filter(|node| !is_next(node)) {
-            self.streams.logs[node.index()].is_sealed = true;
-        }
-        let ended = |node: &NodeId| match is_next(node) {
+        let goes_on = |node: &NodeId| self.membership.view.goes_on(*node, &seal);
+        let ended = |node: &NodeId| match goes_on(node) {
             true => Ended::default(),
+            // Also those of replicas that were removed before: their ends are found again.
             false => self.end_here(*node),
         };
         let (reserved, head) = (self.last_reserved(), self.membership.own_head);
         let report = Report { reserved, head, ended: nodes.iter().map(ended).collect() };
+        let mut sealed = Sealed { number, seal, report, position: LogPosition(0) };
         let mut record = Vec::new();
-        record.put_varint(number);
-        record.put_bytes(&postcard::to_stdvec(&seal).expect("a seal can be encoded"));
-        encode_report(&report, &mut record);
-        let position = self.replica.persist(cx, &kind::SEALED, record.into());
-        self.membership.sealed = Some(Sealed { number, seal, report, position });
+        sealed.encode(&mut record);
+        sealed.position = self.replica.persist(cx, &kind::SEALED, record.into());
+        self.restore_seal(sealed);
     }
 
-    /// Restores a seal from the log, after a restart.
-    pub(super) fn restore_seal(&mut self, position: LogPosition, payload: &Bytes) {
-        let from = &mut Reader::new(payload);
-        let number = from.varint("seal").expect(INTACT);
-        let seal: Seal = postcard::from_bytes(from.bytes("seal").expect(INTACT)).expect(INTACT);
-        let node_count = self.replica.topology.node_count();
-        let report = decode_report(from, node_count).expect(INTACT);
-        let members = self.membership.view.next_members(&seal);
-        for node in self.replica.topology.node_ids().filter(|node| !members.contains(node)) {
-            self.streams.logs[node.index()].is_sealed = true;
+    /// Takes no more batches of lives that end.
+    pub(super) fn restore_seal(&mut self, sealed: Sealed) {
+        if sealed.number < self.membership.taken {
+            return;
         }
-        self.membership.taken = self.membership.taken.max(number);
-        self.membership.sealed = Some(Sealed { number, seal, report, position });
+        for node in self.replica.topology.node_ids() {
+            let goes_on = self.membership.view.goes_on(node, &sealed.seal);
+            self.streams.logs[node.index()].is_sealed |= !goes_on;
+        }
+        self.membership.taken = sealed.number;
+        self.membership.sealed = Some(sealed);
     }
 
-    /// Moves to a view: batches of replicas that were removed count up to an end, and replicas that
-    /// join begin a new life.
-    fn apply_view(&mut self, view: View) {
+    /// Moves to a view: batches of replicas whose life has ended count up to an end, and replicas
+    /// that join begin a new life.
+    fn apply_view(&mut self, decision: u64, view: View) {
         self.membership.sealed = None;
         self.membership.reports.clear();
+        self.membership.taken = self.membership.taken.max(decision);
+        self.membership.decision = decision;
         for (source, life) in view.lives.iter().enumerate() {
             let before = self.membership.view.lives[source];
             let log = &mut self.streams.logs[source];
             log.is_sealed = false;
-            if let Some(ended) = life.ended {
-                log.end_at(ended.last);
-                // Its peers still know of the batches that do not count.
-                let durable = self.streams.durable.iter_mut().map(|heads| &mut heads[source]);
-                durable.for_each(|head| *head = (*head).min(ended.last));
-            } else if life.joined > before.joined {
+            let is_new = life.joined > before.joined;
+            let Some(last) = life.ended.map(|it| it.last).or(is_new.then_some(life.before)) else {
+                continue;
+            };
+            log.end_at(last);
+            // Its peers still know of the batches that do not count.
+            let durable = self.streams.durable.iter_mut().map(|heads| &mut heads[source]);
+            durable.for_each(|head| *head = (*head).min(last));
+            if let Some(target) = &mut self.target {
+                target.heads[source] = target.heads[source].min(last);
+            }
+            if is_new && life.ended.is_none() {
                 log.continue_after(life.head);
             }
         }
+        let own = view.lives[self.me().index()];
+        let is_new = own.joined > self.membership.view.lives[self.me().index()].joined;
+        if is_new && own.ended.is_none() && own.head >= self.membership.own_head {
+            self.membership.has_no_life = false;
+        }
+        self.membership.own_head = self.membership.own_head.max(own.head);
         self.membership.view = view;
         self.streams.own_reported = self.membership.own_head;
     }
 
-    /// Restores a view from the log, after a restart.
-    pub(super) fn restore_view(&mut self, payload: &Bytes) {
-        let from = &mut Reader::new(payload);
-        let number = from.varint("view").expect(INTACT);
-        let view = postcard::from_bytes(from.bytes("view").expect(INTACT)).expect(INTACT);
-        self.membership.taken = self.membership.taken.max(number);
-        self.apply_view(view);
+    /// Moves to a later view of which this replica may not know the views before. `bounds` are
+    /// those of all logs in that view.
+    pub(super) fn configure(&mut self, configured: Configured) {
+        let Configured { decision, view, bounds } = configured;
+        if view.number >= self.membership.view.number {
+            self.apply_view(decision, view);
+            let logs = self.streams.logs.iter_mut().zip(bounds);
+            logs.for_each(|(log, bounds)| log.set_bounds(bounds));
+        }
+        self.streams.own_reported = self.membership.own_head;
     }
 
-    /// The number of the last decision that was taken, for agreement.
-    pub(super) fn taken(&self) -> u64 {
-        self.membership.taken
-    }
-
-    /// Whether this replica is a member.
+    /// Whether this replica is a member, as far as it knows, and can do what the others expect of
+    /// one.
     pub(super) fn is_member(&self) -> bool {
-        self.membership.view.has(self.me())
+        self.presence.is_ready && self.has_life()
+    }
+
+    /// Whether this replica is a member that knows which epochs it has ended.
+    pub(super) fn has_life(&self) -> bool {
+        self.membership.view.has(self.me()) && !self.membership.has_no_life
     }
 }
 
@@ -188,7 +247,6 @@ impl GeoGauss {
     pub(super) fn start_membership(&mut self, cx: &mut Cx<'_, Self>) {
         self.state.membership.heard_at.fill(cx.now.at);
         cx.set_timer(Timer::Tick, TICK);
-        cx.set_timer(Timer::Progress, PROGRESS);
     }
 
     /// Notes that a peer is there.
@@ -198,6 +256,9 @@ impl GeoGauss {
 
     /// Passes a peer's message to agreement.
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        if !self.state.presence.is_ready {
+            return cx.mark("geogauss.agreement_too_early");
+        }
         let node_count = self.state.replica.topology.node_count();
         let is_sound = |change: &Change| change.is_sound(node_count);
         let agreement = self.state.membership.driver.agreement_mut();
@@ -209,36 +270,21 @@ impl GeoGauss {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
-        self.state.membership.driver.agreement_mut().on_tick(true);
-        self.lead(cx);
-    }
-
-    /// Reports to the peers.
-    pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Progress, PROGRESS);
-        let state = &mut self.state;
-        let merged = state.merged_through();
-        let view = state.membership.view.number;
-        state.membership.progress[state.replica.me.index()] = (merged, view);
-        for peer in state.replica.peers() {
-            state.replica.send(cx, peer, Message::Progress { merged, view: view.0 });
+        if self.state.presence.is_ready {
+            self.state.membership.driver.agreement_mut().on_tick(true);
+            self.lead(cx);
         }
-        self.send_report(cx);
-        self.ask_again(cx);
-    }
-
-    pub(super) fn on_progress(
-        &mut self,
-        from: NodeId,
-        (merged, view): (SnapshotVersion, ViewNumber),
-    ) {
-        self.state.membership.progress[from.index()] = (merged, view);
     }
 
     /// Sends the report on the last seal to the peers, once it is durable.
-    fn send_report(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { membership, replica, .. } = &mut self.state;
-        let Some(Sealed { number, report, position, .. }) = &membership.sealed else { return };
+    pub(super) fn send_report(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { membership, replica, presence, .. } = &mut self.state;
+        let Some(Sealed { number, report, position, seal }) = &membership.sealed else { return };
+        // Without a life it can't say which epochs it has ended.
+        let may_report = !membership.has_no_life || seal.joining.contains(&replica.me);
+        if !presence.is_ready || !may_report {
+            return;
+        }
         membership.reports.insert(replica.me, (*number, report.clone()));
         let mut bytes = Vec::new();
         encode_report(report, &mut bytes);
@@ -296,38 +342,87 @@ impl GeoGauss {
         Some(Change::View { seal: sealed.number, view })
     }
 
-    /// A seal that removes silent members, or lets replicas join that have caught up.
+    /// A seal that ends the lives of silent members and of those that lost their disks, or lets
+    /// replicas join that are back.
     fn next_seal(&self, cx: &Cx<'_, Self>) -> Option<Change> {
-        let Membership { view, sealed, heard_at, progress, .. } = &self.state.membership;
-        let topology = &self.state.replica.topology;
-        let removal = Span::from_us(SILENT_ROUND_TRIPS * topology.round_trip_max().us)
-            .max(self.state.options.removal());
-        let is_me = |node: &NodeId| *node == self.state.me();
-        let is_here =
-            |node: &NodeId| is_me(node) || cx.now.at.since(heard_at[node.index()]) < removal;
-        let out: Vec<NodeId> = view.members().filter(|node| !is_here(node)).collect();
-        // It may have merged less than the members: they do not wait for that, and it may have to
-        // join before it can merge more, so that others can be removed.
-        let knows = |node: &NodeId| progress[node.index()].1 == view.number;
-        let is_back = |node: &NodeId| !view.has(*node) && is_here(node) && knows(node);
-        let joining: Vec<NodeId> = topology.node_ids().filter(is_back).collect();
+        let Membership { view, sealed, .. } = &self.state.membership;
+        let nodes: Vec<NodeId> = self.state.replica.topology.node_ids().collect();
+        let is_here: Vec<bool> = nodes.iter().map(|node| self.is_here(cx, *node)).collect();
+        let is_silent = |node: &NodeId| view.has(*node) && !is_here[node.index()];
+        let out: Vec<NodeId> = nodes.iter().copied().filter(is_silent).collect();
+        let may_join = |node: NodeId| is_here[node.index()] && self.may_join(node);
+        let is_back = |node: &NodeId| !view.has(*node) && may_join(*node);
+        let joining = nodes.iter().copied().filter(is_back).collect();
+        let mut seal = Seal { of: view.number, out, joining };
+        for &node in nodes.iter().filter(|node| view.has(**node) && is_here[node.index()]) {
+            if !self.has_no_life(node) && !self.is_straggler(node) {
+                continue;
+            }
+            let mut with = seal.clone();
+            with.out.push(node);
+            with.joining.extend(may_join(node).then_some(node));
+            // The others can't do without it yet, or have to.
+            seal = if view.allows(&with) { with } else { seal };
+        }
         let is_news = match sealed {
-            None => !out.is_empty() || !joining.is_empty(),
+            None => !seal.out.is_empty() || !seal.joining.is_empty(),
             // It must not wait for a report that does not come.
-            Some(it) => view.next_members(&it.seal).iter().any(|node| !is_here(node)),
+            Some(Sealed { seal, .. }) => view.next_members(seal).iter().any(|node| {
+                let is_able = !self.has_no_life(*node) || seal.joining.contains(node);
+                !is_here[node.index()] || !is_able
+            }),
         };
-        let seal = Seal { of: view.number, out, joining };
         let is_other = sealed.as_ref().is_none_or(|it| it.seal != seal);
         (is_news && is_other && view.allows(&seal)).then_some(Change::Seal(seal))
     }
 
+    /// Whether a message of a replica has arrived lately.
+    fn is_here(&self, cx: &Cx<'_, Self>, node: NodeId) -> bool {
+        let State { replica, options, membership, .. } = &self.state;
+        let removal = Span::from_us(SILENT_ROUND_TRIPS * replica.topology.round_trip_max().us)
+            .max(options.removal());
+        node == replica.me || cx.now.at.since(membership.heard_at[node.index()]) < removal
+    }
+
+    /// Whether a member lost its disk, according to its last report.
+    fn has_no_life(&self, node: NodeId) -> bool {
+        let Membership { view, has_no_life, progress, .. } = &self.state.membership;
+        if node == self.state.me() {
+            return *has_no_life;
+        }
+        let Progress { view: its_view, life, .. } = progress[node.index()];
+        its_view == view.number && life != view.lives[node.index()].joined
+    }
+
+    /// Whether too much is retained for a member that is far behind.
+    fn is_straggler(&self, node: NodeId) -> bool {
+        let most = self.state.options.behind_bytes;
+        node != self.state.me() && self.state.streams.bytes_kept_for(node) > most
+    }
+
+    /// Whether a replica can begin a life. It may have merged less than the members: they do not
+    /// wait for that, and it may have to join before it can merge more, so that others can be
+    /// removed.
+    fn may_join(&self, node: NodeId) -> bool {
+        let Membership { view, progress, .. } = &self.state.membership;
+        if node == self.state.me() {
+            return !self.state.is_rejoining();
+        }
+        let Progress { view: its_view, may_join, .. } = progress[node.index()];
+        its_view == view.number && may_join && !self.is_straggler(node)
+    }
+
     /// Persists the records of agreement, sends its messages, and takes its decisions.
     pub(super) fn settle_agreement(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { membership, replica, streams, .. } = &mut self.state;
+        let State { membership, replica, streams, presence, .. } = &mut self.state;
+        if !presence.is_ready {
+            return;
+        }
         let wrap = |bytes| Message::Agreement { bytes };
         let settled = membership.driver.settle(cx, replica, streams.synced, wrap);
         let Settled { skipped, decided } = settled;
-        assert!(skipped.is_none(), "decisions are kept for all replicas");
+        let are_kept = skipped.is_none_or(|upto| upto <= membership.taken);
+        assert!(are_kept, "decisions are kept for all replicas");
         for (number, change) in decided {
             self.take_decision(cx, number, change);
         }
@@ -349,25 +444,26 @@ impl GeoGauss {
                 let sealed = self.state.membership.sealed.as_ref();
                 let next = self.state.membership.view.number.0 + 1;
                 if sealed.is_some_and(|it| it.number == seal) && view.number.0 == next {
-                    self.enter_view(cx, number, view);
+                    self.enter_view(cx, |state| state.apply_view(number, view));
                 }
             }
         }
     }
 
-    fn enter_view(&mut self, cx: &mut Cx<'_, Self>, number: u64, view: View) {
+    /// Moves to a view, and tells the peers the epochs that this replica has ended.
+    pub(super) fn enter_view(&mut self, cx: &mut Cx<'_, Self>, apply: impl FnOnce(&mut State)) {
         cx.mark("geogauss.view_entered");
-        let was_member = self.state.is_member();
-        let mut record = Vec::new();
-        record.put_varint(number);
-        record.put_bytes(&postcard::to_stdvec(&view).expect("a view can be encoded"));
-        self.state.replica.persist(cx, &kind::VIEW, record.into());
-        self.state.apply_view(view);
         let me = self.state.me();
+        let had_life = self.state.has_life();
+        apply(&mut self.state);
+        let mut record = Vec::new();
+        self.state.configured().encode(&mut record);
+        let position = self.state.replica.persist(cx, &kind::VIEW, record.into());
+        self.state.membership.view_record = position;
         let life = self.state.membership.view.lives[me.index()];
-        match (was_member, life.ended) {
+        match (had_life, life.ended) {
             (true, Some(ended)) => self.leave(cx, ended),
-            (false, None) => {
+            (false, None) if self.state.has_life() => {
                 cx.mark("geogauss.joined");
                 let epochs = &mut self.state.epochs;
                 epochs.open = epochs.open.max(life.first);

@@ -5,13 +5,16 @@ use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
 
 use crate::messages::{Number, Varint, messages};
-use crate::streams::{self, Bid};
+use crate::streams::{self, AllHeads, Bid, Heads};
+use crate::{presence, transfer};
 
 messages! {
     /// A message between two replicas.
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message
     wraps Streams(streams::Message), "Between replicas, about the logs of batches."
+    wraps Presence(presence::Message), "Between replicas, about their log identities."
+    wraps Transfer(transfer::Message), "Between replicas, about a checkpoint transfer."
     {
         /// §4.1, §5.1: the sender adds nothing more to the epochs up to this one. Sent to every
         /// peer when an epoch ends without a batch that says so, and after a reconnect. The
@@ -40,13 +43,24 @@ messages! {
             /// The report.
             report: Bytes,
         } control "message_other", malformed "geogauss.malformed_report";
-        /// The progress of the sender, sent to every peer at a fixed interval. The receiver knows
-        /// from it that the sender is there.
+        /// The progress of the sender, sent to every peer at a fixed interval. The receiver drops
+        /// the batches that all members have merged. The leader finds out who is to be removed,
+        /// and who can join.
         67 => Progress {
-            /// All epochs up to this one are merged.
-            merged: SnapshotVersion,
+            /// The last epoch that the sender has merged.
+            applied: SnapshotVersion,
+            /// The last epoch that survives a restart of the sender.
+            durable: SnapshotVersion,
             /// The view of the sender.
             view: u64 as Number,
+            /// The number of the decision of the last view that survives a restart of the sender.
+            decision: u64 as Number,
+            /// The view in which the sender began its life; 0 if it lost its disk since.
+            life: u64 as Number,
+            /// Whether the sender may begin a life: it has all batches that it has acknowledged.
+            may_join: bool,
+            /// The log heads of the merged epochs.
+            heads: Heads as AllHeads,
         } control "message_other", malformed "geogauss.malformed_progress";
         /// Asks whether the sender may have been removed, for strict reads. The receiver replies
         /// with [`Message::Membership`].

@@ -15,8 +15,11 @@
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
 //! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs` | | every outcome |
-//! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report, Progress | who has to end an epoch, and which batches of the others count |
+//! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
+//! | progress | | `progress.rs` | Progress | the batches that no replica needs, and who can join |
+//! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
 //! | restart | | `recovery.rs` | | the epochs that are merged, or that have ended |
+//! | checkpoints | | `checkpoint.rs`, [`crate::transfer`] | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | strict reads | | `reads.rs` | MembershipRequest, Membership | a snapshot with everything acknowledged |
 //!
 //! # Invariants
@@ -25,32 +28,40 @@
 //! - The state after an epoch depends only on the state before it and the batches of the epoch.
 
 pub mod batch;
+mod checkpoint;
 pub mod clock;
 mod commit;
 pub mod deletions;
 mod epochs;
 mod execution;
 pub mod isolation;
+mod knowledge;
 mod marks;
 mod membership;
 pub mod merge;
 mod messages;
 mod options;
+mod progress;
 pub mod rank;
 mod reads;
 mod recovery;
 mod state;
 pub mod views;
 
-use pangea_core::guarantee::{Guarantee, Isolations};
-use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
+use crate::presence::{self, RejoinTimer};
 use crate::streams::{self, FetchTimer};
+use crate::transfer;
 use batch::Batch;
+use checkpoint::Configuration;
+use knowledge::Known;
 pub use merge::MergeRule;
 pub use messages::Message;
 pub use options::{Conflicts, Options};
+use progress::Progress;
 use state::{End, State};
 use views::ViewNumber;
 
@@ -72,6 +83,10 @@ pub enum Timer {
     Progress,
     /// The replica looks for missing batches.
     Fetch,
+    /// The replica repeats its `Rejoin` requests to its peers.
+    Rejoin,
+    /// The pause after a failed checkpoint has elapsed.
+    Checkpoint,
 }
 
 impl From<FetchTimer> for Timer {
@@ -80,13 +95,29 @@ impl From<FetchTimer> for Timer {
     }
 }
 
+impl From<RejoinTimer> for Timer {
+    fn from(_: RejoinTimer) -> Self {
+        Self::Rejoin
+    }
+}
+
 impl streams::Host for GeoGauss {
     type Batch = Batch;
 }
 
+impl presence::Host for GeoGauss {
+    type Memory = Known;
+}
+
+impl transfer::Host for GeoGauss {
+    type Configuration = Configuration;
+}
+
 impl Protocol for GeoGauss {
     const NAME: &'static str = "geogauss";
+    const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
 
     type Message = Message;
     type Timer = Timer;
@@ -102,6 +133,10 @@ impl Protocol for GeoGauss {
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
+    }
+
+    fn scaled_down_options() -> Options {
+        Options::scaled_down()
     }
 
     fn new(setup: Setup<Self>) -> Self {
@@ -122,20 +157,32 @@ impl Protocol for GeoGauss {
             Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(peer) => self.state.replica.is_up[peer.index()] = false,
+            Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Resume => self.run_queue(cx),
-            Input::Checkpointed(_) | Input::CheckpointFailed(_) | Input::Stop => {}
+            Input::Timer(Timer::Rejoin) => {
+                self.state.presence.on_rejoin_timeout(cx, &self.state.replica);
+            }
+            Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
+            Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+            Input::CheckpointFailed(version) => self.on_checkpoint_failed(cx, version),
+            Input::Stop => {}
             Input::Prefetched { .. } => unreachable!("GeoGauss fetches no rows"),
         }
         self.settle_agreement(cx);
         self.follow_peers(cx);
         self.end_epoch_alone(cx);
         self.merge_ready(cx);
+        self.end_rejoin(cx);
         self.run_queue(cx);
+        self.checkpoint_if_due(cx);
     }
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.agreed())
     }
 
     fn invariants(&self) {
@@ -145,25 +192,67 @@ impl Protocol for GeoGauss {
 
 impl GeoGauss {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        if matches!(message, Message::Presence(_)) {
+            self.handle(cx, from, message);
+            for early in self.state.presence.take_admitted(from) {
+                self.handle(cx, from, early);
+            }
+        } else if let Some(message) = self.state.presence.admit(cx, from, message) {
+            self.handle(cx, from, message);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        use presence::Message as Of;
+        let is_of_rejoin =
+            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
         if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
             return cx.mark(refused);
         }
-        self.note_heard(cx, from);
-        let State { streams, replica, .. } = &mut self.state;
+        if !is_of_rejoin {
+            // A rejoining replica does not count as heard from.
+            self.note_heard(cx, from);
+            if self.state.presence.is_asking() {
+                return cx.mark("presence.not_while_rejoining");
+            }
+        }
+        let State { streams, replica, transfer, .. } = &mut self.state;
         match message {
             Message::Streams(message) => match streams.on_message(cx, replica, from, message) {
                 Some(streams::Event::Gone { source, first }) => {
+                    self.retry_transfer(cx);
+                    let State { streams, replica, .. } = &mut self.state;
                     streams.fetch_elsewhere(cx, replica, source, first);
                 }
+                // It counts like any other, and no client waits for it.
                 Some(streams::Event::OwnBatch(_)) | None => {}
+            },
+            Message::Presence(message) => {
+                if presence::on_message(self, cx, from, message) {
+                    // The peers may not have heard of the epochs that it has ended.
+                    self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
+                }
+            }
+            Message::Transfer(message) => match transfer.on_message(cx, replica, from, message) {
+                Some(transfer::Event::Checkpoint(incoming)) => {
+                    streams.forget_gone();
+                    self.on_checkpoint(cx, incoming);
+                }
+                Some(transfer::Event::Asked { from, transfer }) => {
+                    self.send_checkpoint(cx, (from, transfer));
+                }
+                Some(transfer::Event::Lost) => self.retry_transfer(cx),
+                None => {}
             },
             Message::Eof { through, last, view } => {
                 self.on_eof(cx, from, End { through, last, view: ViewNumber(view) });
             }
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
-            Message::Progress { merged, view } => {
-                self.on_progress(from, (merged, ViewNumber(view)));
+            Message::Progress { applied, durable, view, decision, life, may_join, heads } => {
+                let (view, life) = (ViewNumber(view), ViewNumber(life));
+                let progress = Progress { applied, durable, view, decision, life, may_join };
+                self.on_progress(cx, from, progress, heads);
             }
             Message::MembershipRequest { token, joined } => {
                 self.on_membership_request(cx, from, (token, ViewNumber(joined)));
@@ -177,15 +266,27 @@ impl GeoGauss {
     /// The log is durable up to `position`.
     fn on_durable(&mut self, cx: &mut Cx<'_, Self>, position: LogPosition) {
         self.state.note_reserved(position);
+        self.state.checkpoints.on_durable(position);
         self.state.streams.acknowledge(cx, &self.state.replica, position);
     }
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let State { streams, replica, .. } = &mut self.state;
+        let State { replica, presence, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
-        streams.resend(cx, replica, peer);
-        self.state.membership.driver.agreement_mut().on_peer_up(peer);
-        self.send_eof(cx, peer);
+        presence.forget_session(peer);
+        if presence.is_asking() {
+            return presence.ask(cx, replica, peer);
+        }
+        // The rest follows when the peer has greeted: it may be a node of another cluster.
+        presence::greet(self, cx, peer);
+    }
+
+    /// The connection to a peer is lost.
+    fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let State { replica, presence, transfer, .. } = &mut self.state;
+        replica.is_up[peer.index()] = false;
+        presence.forget_session(peer);
+        transfer.pause(peer, cx.now.at);
     }
 }

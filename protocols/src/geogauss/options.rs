@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::guarantee::{Guarantee, Isolation, Isolations};
+use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting};
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,21 @@ pub struct Options {
     /// arrived, and ends its epoch.
     #[serde(deserialize_with = "slice_txns")]
     pub slice_txns: NonZeroUsize,
+    /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
+    pub checkpoint_bytes: u64,
+    /// The approximate size of the chunks in which a peer's checkpoint is transferred, in bytes.
+    #[serde(deserialize_with = "within::<64, 16_777_216, _, _>")]
+    pub chunk_bytes: usize,
+    /// A replica is also removed if the others would retain more than this number of bytes of
+    /// batches for it.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
+    pub behind_bytes: u64,
 }
+
+/// Checkpoints every few seconds.
+pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
+    &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
 
 /// The fate of a program that loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +90,10 @@ impl Default for Options {
             horizon_ms: 60_000,
             removal_ms: 500,
             slice_txns: NonZeroUsize::new(64).expect("it is not zero"),
+            checkpoint_bytes: 512 << 20,
+            chunk_bytes: 1 << 19,
+            // Several seconds of batches at the highest rates, and minutes at usual ones.
+            behind_bytes: 256 << 20,
         }
     }
 }
@@ -124,6 +142,22 @@ impl Options {
             horizon_ms: [1_000, 60_000][rng.usize(..2)],
             removal_ms: [500, 2_000][rng.usize(..2)],
             slice_txns: NonZeroUsize::new(rng.usize(1..20)).expect("it is not zero"),
+            checkpoint_bytes: [10_000, 30_000, 300_000][rng.usize(..3)],
+            // Sixteen chunks are sent in a round trip, and TPC-C's tables must be transferred
+            // within seconds.
+            chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
+            behind_bytes: [20_000, 256 << 20][rng.usize(..2)],
+        }
+    }
+
+    /// The defaults with limits that runs of seconds reach: see
+    /// [`Protocol::scaled_down_options`](pangea_core::protocol::Protocol::scaled_down_options).
+    pub(super) fn scaled_down() -> Self {
+        Self {
+            checkpoint_bytes: 30_000,
+            chunk_bytes: 500,
+            slice_txns: NonZeroUsize::new(4).expect("it is not zero"),
+            ..Self::default()
         }
     }
 }

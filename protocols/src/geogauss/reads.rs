@@ -103,7 +103,7 @@ impl GeoGauss {
         let membership = &self.state.membership;
         // It may have been removed and have joined again without knowing either.
         let is_same = membership.view.lives[from.index()].joined == joined;
-        let is_member = is_same && !membership.removes(from);
+        let is_member = is_same && !membership.removes(from) && self.state.presence.is_ready;
         self.state.replica.send(cx, from, Message::Membership { token, is_member });
     }
 

@@ -24,6 +24,8 @@ use pangea_core::store::{RecordHeader, Version};
 use super::batch::TxnRecord;
 use super::clock::EpochClock;
 use super::commit::{Deleted, apply_merged, args_of, horizon_of, in_order};
+use super::knowledge::Configured;
+use super::membership::Sealed;
 use super::rank::Rank;
 use super::state::State;
 use super::views::Change;
@@ -39,14 +41,19 @@ const AHEAD_MS: u64 = 10_000;
 /// The records that a restart reads in the log.
 #[derive(Default)]
 struct Found {
-    epochs: Vec<Bytes>,
+    epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Change>>,
+    /// Earlier records of agreement are part of the checkpoint.
+    agreement_from: LogPosition,
+    was_ready: bool,
 }
 
 /// The record of a merged epoch.
 #[derive(Debug, PartialEq)]
 pub(super) struct EpochRecord<'a> {
     pub epoch: SnapshotVersion,
+    /// The epoch with transactions before it.
+    pub before: SnapshotVersion,
     /// The batches of the epochs up to it.
     pub heads: Heads,
     pub decisions: Decisions<'a>,
@@ -56,6 +63,7 @@ impl EpochRecord<'_> {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64(self.epoch.0);
+        out.put_varint(self.epoch.0 - self.before.0);
         encode_heads(&self.heads, &mut out);
         self.decisions.encode(&mut out);
         out.into()
@@ -64,8 +72,10 @@ impl EpochRecord<'_> {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(from.u64("epoch record")?);
-        let heads = decode_heads(from)?;
-        Ok(Self { epoch, heads, decisions: Decisions::decode(from)? })
+        let since = from.varint("epoch record")?;
+        let before = epoch.0.checked_sub(since).ok_or(DecodeError::new("epoch record"))?;
+        let (before, heads) = (SnapshotVersion(before), decode_heads(from)?);
+        Ok(Self { epoch, before, heads, decisions: Decisions::decode(from)? })
     }
 }
 
@@ -103,8 +113,12 @@ impl State {
     }
 
     fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found) {
+        // The next restart has to read it again.
+        self.replica.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
+        let is_covered = position <= found.agreement_from;
+        let node_count = self.replica.topology.node_count();
         match kind {
             kind::BATCH => {
                 self.streams.restore(position, payload);
@@ -112,24 +126,37 @@ impl State {
                 let own = own.copied().unwrap_or_default();
                 self.membership.own_head = self.membership.own_head.max(own);
             }
+            kind::AGREEMENT | kind::REJOINED if is_covered => {}
             kind::AGREEMENT => {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 found.agreement.extend(records);
             }
-            kind::SEALED => self.restore_seal(position, &payload),
-            kind::VIEW => self.restore_view(&payload),
-            kind::EPOCH => found.epochs.push(payload),
+            kind::REJOINED => found.agreement.extend(self.restore_rejoined(&payload)),
+            kind::SEALED => {
+                let sealed = Sealed::decode(&mut Reader::new(&payload), node_count);
+                self.restore_seal(sealed.expect(INTACT));
+            }
+            kind::VIEW => {
+                let configured = Configured::decode(&mut Reader::new(&payload), node_count);
+                let configured = configured.expect(INTACT);
+                if configured.decision > self.membership.decision {
+                    self.configure(configured);
+                }
+            }
+            kind::EPOCH => found.epochs.push((position, payload)),
             kind::RESERVED => {
                 let upto = Reader::new(&payload).u64("reservation").expect(INTACT);
-                self.epochs.reserved = SnapshotVersion(upto);
+                self.epochs.reserved = self.epochs.reserved.max(SnapshotVersion(upto));
             }
+            kind::DISCARD => self.streams.restore_discard(&payload),
+            kind::LOG_IDENTITY => self.presence.restore_log_identity(&payload),
             other => panic!("record {position} has the unknown kind {other}"),
         }
     }
 
     /// Applies an epoch as it was decided before the restart.
     fn replay(&mut self, cx: &Cx<'_, GeoGauss>, record: EpochRecord<'_>) {
-        let EpochRecord { epoch, heads, decisions: Decisions { is_valid, ordered } } = record;
+        let EpochRecord { epoch, heads, decisions: Decisions { is_valid, ordered }, .. } = record;
         let batches = self.batches_upto(&heads);
         let records: Vec<&TxnRecord> = batches.iter().flat_map(|batch| &batch.records).collect();
         assert_eq!(is_valid.len(), records.len(), "the record has the batches of its epoch");
@@ -161,25 +188,35 @@ impl State {
 }
 
 impl GeoGauss {
-    /// The first input of every run: continues from the log.
+    /// The first input of every run: continues from the checkpoint and the log.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
-        assert!(durable.checkpoint.is_none(), "no checkpoint was requested");
         let state = &mut self.state;
-        let mut found = Found::default();
+        let mut found = Found { was_ready: durable.checkpoint.is_some(), ..Found::default() };
+        if let Some(checkpoint) = &durable.checkpoint {
+            let restored = state.restore_checkpoint(cx, checkpoint);
+            (found.agreement_from, found.agreement) = (restored.log_head, restored.agreement);
+        }
         for (position, record) in &durable.records {
+            found.was_ready |= matches!(record[0], kind::AGREEMENT | kind::REJOINED);
             state.read_record(*position, record, &mut found);
         }
         state.streams.finish_restore(&state.replica);
         // Also of batches that do not count.
         let next = state.streams.own(&state.replica).next_sequence;
         state.streams.next_sequence = state.streams.next_sequence.max(next);
+        state.streams.own_reported = state.membership.own_head;
         let (me, topology) = (state.replica.me, &state.replica.topology);
-        let agreement = Agreement::new(me, topology, found.agreement, state.taken());
+        let agreement = Agreement::new(me, topology, found.agreement, state.membership.taken());
         state.membership.driver.start(agreement);
-        for record in found.epochs {
-            cx.mark("geogauss.epoch_replayed");
-            state.replay(cx, EpochRecord::decode(&record).expect(INTACT));
+        for (_, record) in found.epochs {
+            let record = EpochRecord::decode(&record).expect(INTACT);
+            // Those after a peer's checkpoint, which a crash took away, are merged again.
+            if record.before == state.applied.epoch {
+                cx.mark("geogauss.epoch_replayed");
+                state.replay(cx, record);
+            }
         }
+        state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];
         let after = state.epochs.reserved.max(state.applied.epoch);
         state.epochs.open = after.next().max(life.first);
@@ -187,8 +224,12 @@ impl GeoGauss {
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
         state.replica.begin_run(cx.rng.u64(..));
         state.streams.update_available(cx, &state.replica);
-        self.end_half_epoch(cx);
+        self.begin_greetings(cx, found.was_ready, durable.is_replaced);
+        if !self.state.presence.is_asking() {
+            self.end_half_epoch(cx);
+        }
         self.start_membership(cx);
+        Self::start_progress(cx);
         cx.set_timer(Timer::Fetch, FETCH);
     }
 
@@ -212,7 +253,8 @@ mod tests {
     fn the_record_of_an_epoch_survives_its_encoding_and_a_cut_one_is_refused() {
         let decisions = Decisions { is_valid: vec![true, false, true], ordered: Vec::new() };
         let heads = vec![Bid(1), Bid(300)];
-        let record = EpochRecord { epoch: SnapshotVersion(5), heads, decisions };
+        let (epoch, before) = (SnapshotVersion(5), SnapshotVersion(3));
+        let record = EpochRecord { epoch, before, heads, decisions };
         let bytes = record.encode();
         assert_eq!(EpochRecord::decode(&bytes).unwrap(), record);
         assert!(EpochRecord::decode(&bytes[..bytes.len() - 1]).is_err());

@@ -1,9 +1,10 @@
 //! The state of a replica, grouped by phase.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use pangea_core::guarantee::Isolation;
+use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::time::Timestamp;
@@ -17,8 +18,12 @@ use super::membership::Membership;
 use super::options::Options;
 use super::reads::Fresh;
 use super::views::ViewNumber;
+use crate::checkpoints::{Checkpoints, turn_of};
+use crate::inputs::Target;
+use crate::presence::Presence;
 use crate::replica::Replica;
-use crate::streams::{Bid, Heads, Streams};
+use crate::streams::{Bid, Heads, Streams, encode_heads};
+use crate::transfer::Transfer;
 
 /// A replica.
 pub(super) struct State {
@@ -26,6 +31,11 @@ pub(super) struct State {
     pub options: Options,
     pub replica: Replica,
     pub streams: Streams<GeoGauss>,
+    pub presence: Presence<GeoGauss>,
+    pub transfer: Transfer<GeoGauss>,
+    pub checkpoints: Checkpoints,
+    /// `Some` while a replica that lost its disk is recovering its data.
+    pub target: Option<Target>,
     pub epochs: Epochs,
     pub execution: Execution,
     pub applied: Applied,
@@ -113,15 +123,23 @@ pub(super) struct Counters {
     pub txns_retried: u64,
     pub txns_ordered: u64,
     pub txns_aborted: u64,
+    pub checkpoints_failed: u64,
+    pub checkpoints_installed: u64,
+    pub rejoins: u64,
 }
 
 impl State {
     pub(super) fn new(setup: Setup<GeoGauss>) -> Self {
-        let replica = Replica::new(setup.me, setup.topology.group(ShardId(0)));
+        let mut replica = Replica::new(setup.me, setup.topology.group(ShardId(0)));
         let n = replica.topology.node_count();
+        replica.bytes_since_checkpoint = turn_of(replica.me, n, setup.options.checkpoint_bytes);
         let first = SnapshotVersion(1);
         Self {
             streams: Streams::new(n, true),
+            presence: Presence::new(n),
+            transfer: Transfer::new(setup.options.chunk_bytes),
+            checkpoints: Checkpoints::default(),
+            target: None,
             epochs: Epochs {
                 clock: EpochClock::new(setup.options.epoch(), first, Timestamp::default()),
                 open: first,
@@ -158,6 +176,11 @@ impl State {
             ("batch_bytes", streams.batch_bytes),
             ("batches_fetched", streams.batches_fetched),
             ("batch_bytes_held", self.streams.bytes_buffered()),
+            ("checkpoints_failed", c.checkpoints_failed),
+            ("checkpoints_sent", self.transfer.sent),
+            ("checkpoints_installed", c.checkpoints_installed),
+            ("rejoins", c.rejoins),
+            ("checkpoint_writing", u64::from(self.checkpoints.is_writing())),
             ("txns_local", c.txns_local),
             ("txns_committed", c.txns_committed),
             ("txns_lost", c.txns_lost),
@@ -167,13 +190,32 @@ impl State {
             ("txns_in_flight", self.execution.in_flight.len() as u64),
             ("deletions_remembered", self.applied.deletions.len() as u64),
         ];
+        let mut counters: BTreeMap<String, u64> =
+            counters.map(|(name, value)| (name.to_owned(), value)).into();
+        for peer in self.replica.peers() {
+            let (progress, node) = (self.membership.progress_of(peer), self.replica.node(peer).0);
+            counters.insert(format!("peer_applied_{node}"), progress.applied.0);
+            counters.insert(format!("peer_durable_{node}"), progress.durable.0);
+        }
+        let rejoin = self.rejoining();
         Status {
             version: self.applied.epoch,
             coordinator: self.membership.driver.leader(),
             members: self.membership.view.members().collect(),
-            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+            first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
+            rejoin,
+            strangers: self.presence.strangers().collect(),
+            counters,
             ..Status::default()
         }
+    }
+
+    /// The merged epoch, and a digest of the rest of its state, in which all replicas agree.
+    pub(super) fn agreed(&self) -> (SnapshotVersion, u64) {
+        let mut bytes = Vec::new();
+        encode_heads(&self.applied.heads, &mut bytes);
+        self.applied.deletions.encode(&mut bytes);
+        (self.applied.epoch, hash_bytes(&bytes))
     }
 
     /// Asserts the invariants that hold between any two steps.
@@ -187,6 +229,8 @@ impl State {
         );
         let numbers = execution.in_flight.iter().map(|it| it.txn.sequence());
         assert!(numbers.is_sorted_by(|a, b| a < b), "local transactions are in order");
+        let has_skipped = self.checkpoints.installed.is_some();
+        assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");
         for (log, head) in self.streams.logs.iter().zip(&self.applied.heads) {
             assert!(*head <= log.received, "merged batches were received");
             assert!(log.collected <= *head, "collected batches were merged");

@@ -18,7 +18,9 @@
 //! epochs that a member of the earlier view may still end without it.
 //!
 //! The batches of a replica between two removals are a *life* of it, named by the view in which it
-//! joined. Numbers of batches that did not count are not used again.
+//! joined. Numbers of batches that did not count are not used again. A replica that lost its disk
+//! does not know which epochs it has ended, so it ends no other one: its life ends, too, and it
+//! begins a new one, in the same view if it has recovered its data by then.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use serde::{Deserialize, Serialize};
@@ -48,7 +50,9 @@ pub struct Life {
     pub joined: ViewNumber,
     /// The first epoch that it has to end.
     pub first: SnapshotVersion,
-    /// Its batches are numbered from the one after this. Earlier ones are of its earlier lives.
+    /// The last batch that counts of its earlier lives.
+    pub before: Bid,
+    /// Its batches are numbered from the one after this.
     pub head: Bid,
     /// The end of the life; `None` for a member.
     pub ended: Option<Ended>,
@@ -68,9 +72,9 @@ pub struct Ended {
 pub struct Seal {
     /// The view that it ends.
     pub of: ViewNumber,
-    /// The members that are removed.
+    /// The members whose lives end.
     pub out: Vec<NodeId>,
-    /// The replicas that join.
+    /// The replicas that begin a new life.
     pub joining: Vec<NodeId>,
 }
 
@@ -81,7 +85,7 @@ pub struct Report {
     pub reserved: SnapshotVersion,
     /// The last batch that the member has ever created.
     pub head: Bid,
-    /// For each replica that is not a member of the next view, the last epoch of its life that has
+    /// For each replica whose life does not go on in the next view, the last epoch of it that has
     /// ended in the batches that are durable here.
     pub ended: Vec<Ended>,
 }
@@ -103,35 +107,44 @@ pub enum Change {
 impl Change {
     /// Whether a replica of a group of `node_count` could propose it.
     pub fn is_sound(&self, node_count: usize) -> bool {
-        let is_epoch = |epoch: SnapshotVersion| epoch.0 <= NUMBER_MAX;
-        let is_bid = |bid: Bid| bid.0 <= NUMBER_MAX;
-        let is_life = |life: &Life| {
-            is_epoch(life.first)
-                && is_bid(life.head)
-                && life.ended.is_none_or(|it| is_epoch(it.epoch) && is_bid(it.last))
-        };
         match self {
             Self::Seal(Seal { out, joining, .. }) => {
                 let mut nodes = out.iter().chain(joining);
-                out.len() + joining.len() <= node_count && nodes.all(|it| it.index() < node_count)
+                out.len() + joining.len() <= 2 * node_count
+                    && nodes.all(|it| it.index() < node_count)
             }
-            Self::View { view, .. } => {
-                view.lives.len() == node_count
-                    && view.lives.iter().all(is_life)
-                    && view.members().count() > node_count / 2
-            }
+            Self::View { view, .. } => view.is_sound(node_count),
         }
     }
 }
 
 impl View {
+    /// Whether a group of `node_count` could have this view.
+    pub fn is_sound(&self, node_count: usize) -> bool {
+        let is_epoch = |epoch: SnapshotVersion| epoch.0 <= NUMBER_MAX;
+        let is_bid = |bid: Bid| bid.0 <= NUMBER_MAX;
+        let is_life = |life: &Life| {
+            is_epoch(life.first)
+                && is_bid(life.head)
+                && life.before <= life.head
+                && life.ended.is_none_or(|it| is_epoch(it.epoch) && is_bid(it.last))
+        };
+        self.number.0 <= NUMBER_MAX
+            && self.lives.len() == node_count
+            && self.lives.iter().all(is_life)
+            && self.members().count() > node_count / 2
+    }
+
     /// The first view, with all replicas.
     pub fn first(node_count: usize) -> Self {
         let number = ViewNumber(1);
         let first = SnapshotVersion(1);
         Self {
             number,
-            lives: vec![Life { joined: number, first, head: Bid(0), ended: None }; node_count],
+            lives: vec![
+                Life { joined: number, first, before: Bid(0), head: Bid(0), ended: None };
+                node_count
+            ],
         }
     }
 
@@ -161,7 +174,7 @@ impl View {
         are_nodes
             && *of == self.number
             && out.iter().all(|node| self.has(*node))
-            && joining.iter().all(|node| !self.has(*node))
+            && joining.iter().all(|node| !self.has(*node) || out.contains(node))
             && self.next_members(seal).len() > self.lives.len() / 2
     }
 
@@ -171,6 +184,11 @@ impl View {
         let nodes = (0..self.lives.len() as u16).map(NodeId);
         let is_next = |node: &NodeId| self.has(*node) && stays(node) || seal.joining.contains(node);
         nodes.filter(is_next).collect()
+    }
+
+    /// Whether the life of a replica goes on after a seal.
+    pub fn goes_on(&self, node: NodeId, seal: &Seal) -> bool {
+        self.has(node) && !seal.out.contains(&node)
     }
 
     /// The view after a seal on which all of its members have reported.
@@ -186,19 +204,19 @@ impl View {
         let reserved = reports.iter().map(|(_, report)| report.reserved).max();
         let first = reserved.unwrap_or_default().next();
         let life = |(node, life): (NodeId, &Life)| {
-            if seal.joining.contains(&node) {
-                let own = reports.iter().find(|(from, _)| *from == node);
-                let head = own.map_or(Bid(0), |(_, report)| report.head);
-                return Life { joined: number, first, head, ended: None };
-            }
-            if self.has(node) && !seal.out.contains(&node) {
+            if self.goes_on(node, seal) {
                 return *life;
             }
             let found = reports.iter().map(|(_, report)| report.ended[node.index()]).max();
             let found = found.unwrap_or_default();
             // It was cut before: only batches that are not on f + 1 replicas may be missing now.
             let ended = life.ended.map_or(found, |before| found.min(before));
-            Life { ended: Some(ended), ..*life }
+            if !seal.joining.contains(&node) {
+                return Life { ended: Some(ended), ..*life };
+            }
+            let own = reports.iter().find(|(from, _)| *from == node);
+            let head = own.map_or(ended.last, |(_, report)| report.head.max(ended.last));
+            Life { joined: number, first, before: ended.last, head, ended: None }
         };
         Self { number, lives: (0..).map(NodeId).zip(&self.lives).map(life).collect() }
     }
@@ -242,10 +260,12 @@ mod tests {
         let view = View::first(3).next(&seal(1, &[2], &[]), &reports);
         let back = seal(2, &[], &[2]);
         let all: Vec<_> = [300, 350, 50].into_iter().zip(0..).collect();
-        let reports = all.iter().map(|&(reserved, node)| (NodeId(node), report(reserved, [0; 3])));
+        let of = |&(reserved, node): &(u64, u16)| (NodeId(node), report(reserved, [0, 0, 5]));
+        let reports = all.iter().map(of);
         let next = view.next(&back, &reports.collect::<Vec<_>>());
         let first = SnapshotVersion(351);
-        let life = Life { joined: ViewNumber(3), first, head: Bid(99), ended: None };
+        let before = Bid(50);
+        let life = Life { joined: ViewNumber(3), first, before, head: Bid(99), ended: None };
         assert_eq!(next.lives[2], life);
         assert!(next.waits_for(NodeId(2), first));
         assert!(!next.waits_for(NodeId(2), SnapshotVersion(350)));
@@ -270,6 +290,17 @@ mod tests {
         assert_eq!(ended(&less), 6, "node 0 alone had epoch 7, which nobody can have merged");
         let more = view.next(&seal(2, &[0], &[]), &reports(&[8, 8, 8], &[1, 3, 4]));
         assert_eq!(ended(&more), 7);
+    }
+
+    #[test]
+    fn a_replica_without_its_disk_ends_its_life_and_begins_another_in_one_view() {
+        let view = View::first(2);
+        let anew = seal(1, &[1], &[1]);
+        assert!(view.allows(&anew), "two of two are left");
+        let reports = [(NodeId(0), report(107, [0, 7, 0])), (NodeId(1), report(0, [0, 6, 0]))];
+        let life = view.next(&anew, &reports).lives[1];
+        let (joined, first) = (ViewNumber(2), SnapshotVersion(108));
+        assert_eq!(life, Life { joined, first, before: Bid(70), head: Bid(99), ended: None });
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The part of a source's log that is on one replica.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use pangea_core::ids::LogPosition;
 use pangea_core::mutate;
 use pangea_core::time::{Span, Timestamp};
 
-use super::{Batch, Bid};
+use super::{Batch, Bid, Bounds};
 
 /// A source counts as streaming until it has sent no new batch for this multiple of the wait for a
 /// missing batch. If batches are large and connections full, batches arrive further apart than the
@@ -48,11 +48,8 @@ pub(crate) struct SourceLog<B> {
     pub fetched_upto: Bid,
     /// Whether no batch of the source is stored until the owner knows which of them count.
     pub is_sealed: bool,
-    /// The last batch that counts, if later ones of the source do not.
-    pub last: Option<Bid>,
-    /// Ranges of numbers without batches that are ahead: from the batch after the first number to
-    /// the second.
-    pub voids: VecDeque<(Bid, Bid)>,
+    /// The numbers whose batches count.
+    pub bounds: Bounds,
 }
 
 /// The first missing batch.
@@ -91,8 +88,7 @@ impl<B> Default for SourceLog<B> {
             heard_at: Timestamp::default(),
             fetched_upto: Bid(0),
             is_sealed: false,
-            last: None,
-            voids: VecDeque::new(),
+            bounds: Bounds::default(),
         }
     }
 }
@@ -105,7 +101,7 @@ impl<B: Batch> SourceLog<B> {
         let is_next = bid == self.received.next();
         if bid <= self.received || self.slots.contains_key(&bid) {
             Some("streams.batch_again")
-        } else if self.is_sealed || !self.counts(bid) {
+        } else if self.is_sealed || !self.bounds.counts(bid) {
             Some("streams.batch_of_sealed")
         } else if bid.0 > self.received.0 + AHEAD_MAX {
             Some("streams.batch_far_ahead")
@@ -152,17 +148,11 @@ impl<B: Batch> SourceLog<B> {
         self.advance_held();
     }
 
-    /// Whether batches of this number count.
-    fn counts(&self, bid: Bid) -> bool {
-        let is_void = |(after, upto): &(Bid, Bid)| bid > *after && bid <= *upto;
-        self.last.is_none_or(|last| bid <= last) && !self.voids.iter().any(is_void)
-    }
-
     /// Advances the head over the batches that are present without a gap.
     pub(crate) fn advance_held(&mut self) {
         loop {
-            if let Some((_, upto)) = self.voids.pop_front_if(|(after, _)| *after <= self.received) {
-                self.received = self.received.max(upto);
+            if let Some(upto) = self.bounds.void_after(self.received) {
+                self.received = upto;
                 self.known = self.known.max(upto);
                 continue;
             }
@@ -242,17 +232,23 @@ impl<B: Batch> SourceLog<B> {
         self.discard_after(last);
         self.durable = self.durable.min(self.received);
         self.known = last.max(self.received);
-        (self.is_sealed, self.last) = (false, Some(last));
+        (self.is_sealed, self.bounds.last) = (false, Some(last));
     }
 
     /// Continues a log that has ended, from the batch after `head` on. Those in between do not
     /// exist.
     pub(crate) fn continue_after(&mut self, head: Bid) {
-        let last = self.last.take().expect("the log has ended");
         self.is_sealed = false;
-        if head > last {
-            self.voids.push_back((last, head));
-            self.advance_held();
+        self.bounds.continue_after(head);
+        self.advance_held();
+    }
+
+    /// Takes the bounds of a replica that knows later ones.
+    pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+        match self.bounds.last {
+            Some(last) => self.end_at(last),
+            None => self.advance_held(),
         }
     }
 

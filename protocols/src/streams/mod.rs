@@ -29,6 +29,7 @@
 //! - Only a source appends to its log, and a number names one batch.
 
 mod bid;
+mod bounds;
 mod collection;
 mod fetch;
 mod log;
@@ -54,6 +55,7 @@ use crate::replica::{INTACT, Replica};
 
 pub use bid::{Bid, Heads};
 pub(crate) use bid::{decode_heads, encode_heads, max_heads};
+pub(crate) use bounds::Bounds;
 pub(crate) use fetch::FETCH;
 pub(crate) use log::{BufferedBatch, SourceLog};
 pub use messages::Message;
@@ -245,6 +247,9 @@ impl<H: Host> Streams<H> {
         let batch = H::Batch::decode(&payload).expect(INTACT);
         let log = &mut self.logs[batch.source().index()];
         let bid = batch.bid();
+        if !log.bounds.counts(bid) {
+            return;
+        }
         log.insert(bid, BufferedBatch { bytes: payload, batch: Arc::new(batch), position, end: 0 });
     }
 

@@ -185,7 +185,7 @@ impl<H: Host> Streams<H> {
     /// however often it acknowledges it.
     fn note_durable(&mut self, replica: NodeId, source: NodeId, head: Bid) {
         let log = &mut self.logs[source.index()];
-        let head = log.last.map_or(head, |last| head.min(last));
+        let head = log.bounds.last.map_or(head, |last| head.min(last));
         let known = &mut self.durable[replica.index()][source.index()];
         *known = head.max(*known);
         log.known = log.known.max(head);
