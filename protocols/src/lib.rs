@@ -8,6 +8,7 @@ pub mod agreement;
 pub mod calvin;
 mod checkpoints;
 mod decisions;
+pub mod digests;
 #[cfg(test)]
 mod exhaustive;
 pub mod geogauss;

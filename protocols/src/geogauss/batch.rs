@@ -4,10 +4,10 @@
 //! It is encoded once, and the same bytes are logged and sent everywhere.
 //!
 //! ```text
-//!   +--------+-----+-------+----+------+----------------+-------+----------+----------+--
-//!   | source | bid | epoch | is | view | first sequence | count | record 0 | record 1 | ..
-//!   | u16    | u64 | u64   |last| var  | u64            | var   |          |          |
-//!   +--------+-----+-------+----+------+----------------+-------+----------+----------+--
+//!   +--------+-----+-------+----+------+-------+----------------+-------+----------+--
+//!   | source | bid | epoch | is | view | rules | first sequence | count | record 0 | ..
+//!   | u16    | u64 | u64   |last| var  |       | u64            | var   |          |
+//!   +--------+-----+-------+----+------+-------+----------------+-------+----------+--
 //!   record: work u8, attempt u8, epochs since its start var, offset in the epoch var, then for
 //!     0 writes     epochs since its base var, read set, count var, writes
 //!     1 in order   procedure u32, args, has footprint u8, [footprint]
@@ -23,6 +23,7 @@ use pangea_core::value::Value;
 
 use super::isolation::{CheckedWrite, Checks};
 use super::rank::RankInputs;
+use super::rules::Rules;
 use super::views::ViewNumber;
 use crate::messages::NUMBER_MAX;
 use crate::streams::{self, Bid};
@@ -68,6 +69,8 @@ pub struct Batch {
     pub is_last: bool,
     /// The view in which the source has created it.
     pub view: ViewNumber,
+    /// The rules of the source.
+    pub rules: Rules,
     /// The number of the first transaction; the others follow without a gap.
     pub first_sequence: u64,
     /// The transactions, in the order of their numbers.
@@ -161,6 +164,7 @@ impl Batch {
         out.put_u64(self.epoch.0);
         out.put_u8(u8::from(self.is_last));
         out.put_varint(self.view.0);
+        self.rules.encode(&mut out);
         out.put_u64(self.first_sequence);
         out.put_varint(self.records.len() as u64);
         self.records.iter().for_each(|record| record.encode(self.epoch, &mut out));
@@ -182,6 +186,7 @@ impl Batch {
             _ => return Err(DecodeError::new("batch end")),
         };
         let view = ViewNumber(streams::number(from, "batch view")?);
+        let rules = Rules::decode(from)?;
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
         streams::check_names(source, first_sequence, count)?;
@@ -192,7 +197,7 @@ impl Batch {
         if !from.is_empty() {
             return Err(DecodeError::new("batch"));
         }
-        Ok(Self { source, bid, epoch, is_last, view, first_sequence, records })
+        Ok(Self { source, bid, epoch, is_last, view, rules, first_sequence, records })
     }
 }
 
@@ -247,7 +252,9 @@ mod tests {
     use super::*;
     use crate::streams::Batch as _;
     use pangea_core::key::KeyRange;
-    use pangea_core::txn::{LockMode, PointLock, PointRead, RangeRead};
+    use pangea_core::txn::{CodeDigest, LockMode, PointLock, PointRead, RangeRead};
+
+    use crate::geogauss::merge::MergeRule;
 
     fn batch() -> Batch {
         let (source, table) = (NodeId(2), TableId(300));
@@ -285,6 +292,7 @@ mod tests {
             epoch: SnapshotVersion(7),
             is_last: true,
             view: ViewNumber(3),
+            rules: Rules { merge: MergeRule::Claims, horizon: 600, code: CodeDigest(7) },
             first_sequence: 40,
             records: all.into_iter().enumerate().map(record).collect(),
         }

@@ -26,6 +26,7 @@ use super::views::Change;
 use super::{GeoGauss, Timer};
 use crate::agreement::Record;
 use crate::checkpoints::REST;
+use crate::digests::Digests;
 use crate::inputs::{Target, outcome_unknown};
 use crate::messages::NUMBER_MAX;
 use crate::replica::INTACT;
@@ -138,6 +139,9 @@ impl State {
 
     /// The lowest epoch at which a checkpoint would be useful; `None` if none is needed.
     fn least_needed(&mut self) -> Option<SnapshotVersion> {
+        if let Some((refused, _)) = self.refused.filter(|_| self.is_refusing()) {
+            return Some(refused);
+        }
         self.streams.are_gone(&self.replica).then(|| self.applied.epoch.next())
     }
 
@@ -168,7 +172,7 @@ impl GeoGauss {
     }
 
     /// Requests a checkpoint of the applied epoch.
-    fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
         cx.mark("geogauss.checkpoint");
         let state = &mut self.state;
         let version = state.applied.epoch;
@@ -266,6 +270,7 @@ impl GeoGauss {
         cx.store.publish_alone(version);
         state.counters.checkpoints_installed += 1;
         cx.mark("geogauss.checkpoint_installed");
+        Digests::begin(cx, &state.replica);
         state.checkpoints.note_installed(&mut state.replica, version);
         state.streams.has_skipped = true;
         self.checkpoint_if_due(cx);

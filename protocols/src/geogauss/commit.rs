@@ -28,8 +28,10 @@ use super::merge::{Before, Candidate, Fate, decide};
 use super::options::Options;
 use super::rank::Rank;
 use super::recovery::EpochRecord;
+use super::rules::Rules;
 use super::state::{InFlight, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
+use crate::inputs::{refuses_clients, stopping};
 use crate::replica::kind;
 use crate::streams::Heads;
 
@@ -73,7 +75,10 @@ impl GeoGauss {
     /// Merges the epochs that are ready, in order, and answers strict reads.
     pub(super) fn merge_ready(&mut self, cx: &mut Cx<'_, Self>) {
         let mut merged = 0;
-        while let Some((epoch, heads)) = self.state.next_ready() {
+        while !self.state.stops.is_over()
+            && let Some((epoch, heads)) = self.state.next_ready()
+            && self.state.may_merge(cx, epoch, &heads)
+        {
             if merged >= EPOCHS_IN_STEP_MAX {
                 cx.mark("geogauss.epochs_in_steps");
                 return cx.resume();
@@ -109,6 +114,8 @@ impl GeoGauss {
         state.counters.epochs += 1;
         cx.mark("geogauss.epoch_merged");
         cx.store.publish(number);
+        let why = state.digests.note_epoch(cx, &state.replica, number);
+        self.stop_if_differing(cx, why);
         self.settle(cx, number, &records, decisions);
         self.state.reclaim(cx);
         cx.end_work(CpuStage::Settle, records.len());
@@ -164,6 +171,47 @@ const RECLAIM_VERSIONS_MAX: usize = 50_000;
 const LOGGED_BYTES_MAX: usize = 64 << 20;
 
 impl State {
+    /// Whether all batches of an epoch were created under this replica's rules. Otherwise it waits
+    /// for the checkpoint of a peer that has merged it.
+    fn may_merge(
+        &mut self,
+        cx: &mut Cx<'_, GeoGauss>,
+        epoch: SnapshotVersion,
+        heads: &Heads,
+    ) -> bool {
+        let batches = self.batches_upto(heads);
+        let other = batches.iter().find(|batch| !self.rules.allow(batch));
+        other.into_iter().for_each(|batch| self.refuse(cx, epoch, batch.rules));
+        other.is_none()
+    }
+
+    /// Records that this replica can't merge an epoch.
+    pub(super) fn refuse(&mut self, cx: &mut Cx<'_, GeoGauss>, epoch: SnapshotVersion, by: Rules) {
+        if !self.is_refusing() {
+            cx.mark("geogauss.epoch_refused");
+            self.refused = Some((epoch, by));
+        }
+        if self.replica.topology.node_count() == 1 {
+            self.refused().into_iter().for_each(|why| cx.stop(why));
+        }
+    }
+
+    /// Why this replica can't continue on its own, if its rules differ from those of an epoch.
+    pub(super) fn refused(&self) -> Option<String> {
+        let (epoch, rules) = self.refused.filter(|_| self.is_refusing())?;
+        self.rules.refuses(&self.replica, epoch, &rules)
+    }
+
+    /// Whether this replica can't merge an epoch because its rules differ.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.refused.is_some_and(|(epoch, _)| epoch > self.applied.epoch)
+    }
+
+    /// Why this replica accepts no requests, if it does not.
+    pub(super) fn refusal(&self) -> Option<Abort> {
+        self.refused().map(refuses_clients).or_else(|| self.stops.is_stopping().then(stopping))
+    }
+
     /// The batches after those that are merged, up to these heads, in the order of their sources.
     pub(super) fn batches_upto(&self, heads: &Heads) -> Vec<Arc<Batch>> {
         let logs = self.streams.logs.iter().zip(self.applied.heads.iter().zip(heads));

@@ -49,7 +49,10 @@ impl Deletions {
             self.by_epoch.back().is_none_or(|(last, _)| *last < epoch),
             "epochs are recorded in order"
         );
-        let rows: Vec<u64> = rows.into_iter().collect();
+        let mut rows: Vec<u64> = rows.into_iter().collect();
+        // A restart finds them in another order.
+        rows.sort_unstable();
+        rows.dedup();
         self.last.extend(rows.iter().map(|row| (*row, epoch)));
         if !rows.is_empty() {
             self.by_epoch.push_back((epoch, rows));

@@ -32,7 +32,7 @@ use crate::streams::Heads;
 impl State {
     /// The last epoch that a replica has ended, as far as its batches are here. What it did in a
     /// later view than this replica's does not count: its epochs may have other members.
-    fn ended(&self, source: NodeId) -> SnapshotVersion {
+    pub(super) fn ended(&self, source: NodeId) -> SnapshotVersion {
         let life = &self.membership.view.lives[source.index()];
         let log = &self.streams.logs[source.index()];
         if life.ended.is_some_and(|ended| log.received >= ended.last) {
@@ -68,13 +68,19 @@ impl State {
     }
 
     /// The next epoch with transactions, as far as batches are here.
-    fn next_epoch(&self) -> Option<SnapshotVersion> {
+    pub(super) fn next_epoch(&self) -> Option<SnapshotVersion> {
         let logs = self.streams.logs.iter().zip(&self.applied.heads);
         let next = logs.filter_map(|(log, head)| {
             let (bid, slot) = log.slots.range(head.next()..).next()?;
             (*bid <= log.received).then_some(slot.batch.epoch)
         });
         next.min()
+    }
+
+    /// Whether all batches that some replica is known to have are merged.
+    pub(super) fn has_merged_all(&self) -> bool {
+        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        logs.into_iter().all(|(log, head)| log.known.max(log.received) <= *head)
     }
 
     /// The next epoch to merge, with the last batch of each source in it.

@@ -31,7 +31,7 @@ use super::options::Conflicts;
 use super::rank::RankInputs;
 use super::state::{InFlight, Job, State};
 use super::{GeoGauss, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, not_rejoined, size, too_many_in_flight};
+use crate::inputs::{IN_FLIGHT_MAX, not_rejoined, size, too_far_behind, too_many_in_flight};
 
 /// How a transaction is added to an epoch.
 struct Planned {
@@ -66,6 +66,15 @@ impl GeoGauss {
         if !self.state.has_life() {
             cx.mark("geogauss.refused_while_removed");
             let abort = if self.state.is_rejoining() { not_rejoined() } else { not_a_member() };
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        if let Some(abort) = self.state.refusal() {
+            cx.mark("geogauss.refused_client");
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        if let Some(late) = self.state.waits.refuses() {
+            cx.mark("geogauss.too_far_behind");
+            let abort = too_far_behind(late, &self.state.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let execution = &self.state.execution;
@@ -245,12 +254,12 @@ impl GeoGauss {
         is_last: bool,
         records: Vec<TxnRecord>,
     ) {
-        let State { replica, streams, membership, .. } = &mut self.state;
+        let State { replica, streams, membership, rules, .. } = &mut self.state;
         let next = streams.next_sequence;
         let first_sequence = records.first().map_or(next, |record| record.inputs.txn.sequence());
         let bid = streams.own(replica).received.next();
-        let (source, view) = (replica.me, membership.view.number);
-        let batch = Batch { source, bid, epoch, is_last, view, first_sequence, records };
+        let (source, view, rules) = (replica.me, membership.view.number, *rules);
+        let batch = Batch { source, bid, epoch, is_last, view, rules, first_sequence, records };
         membership.own_head = membership.own_head.max(bid);
         cx.begin_work();
         let bytes = batch.encode();

@@ -255,6 +255,7 @@ impl presence::Owner for GeoGauss {
             self.retry_transfer(cx);
         }
         self.send_eof(cx, peer);
+        self.announce_stop(cx);
     }
 
     fn is_catching_up(&self) -> bool {

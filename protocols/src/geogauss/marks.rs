@@ -3,11 +3,13 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, presence, streams, transfer};
+use crate::{agreement, digests, presence, streams, transfer};
 
 /// All marks of a replica.
-pub(super) const ALL: &[Mark] =
-    &all_of::<{ COMPONENTS + OWN.len() }>(&[STREAMS, PRESENCE, TRANSFER, AGREEMENT, OWN], UNUSED);
+pub(super) const ALL: &[Mark] = &all_of::<{ COMPONENTS + OWN.len() }>(
+    &[STREAMS, PRESENCE, TRANSFER, AGREEMENT, digests::MARKS, OWN],
+    UNUSED,
+);
 
 const STREAMS: &[Mark] = streams::marks::ALL;
 const PRESENCE: &[Mark] = presence::marks::ALL;
@@ -15,7 +17,8 @@ const TRANSFER: &[Mark] = transfer::marks::ALL;
 const AGREEMENT: &[Mark] = agreement::marks::ALL;
 
 /// The number of marks of the components.
-const COMPONENTS: usize = STREAMS.len() + PRESENCE.len() + TRANSFER.len() + AGREEMENT.len();
+const COMPONENTS: usize =
+    STREAMS.len() + PRESENCE.len() + TRANSFER.len() + AGREEMENT.len() + digests::MARKS.len();
 
 /// GeoGauss acknowledges batches to all replicas, so nobody needs a proof.
 const UNUSED: &[&str] = &["streams.proof_sent", "streams.proof_before_batch"];
@@ -68,6 +71,14 @@ const OWN: &[Mark] = &[
         .never(NONSENSE),
     mark("geogauss.outcome_unknown", "a received checkpoint has skipped transactions of clients")
         .rare("a replica must be removed, and its last epochs must count"),
+    mark("geogauss.epoch_refused", "an epoch was created under other rules")
+        .rare("nodes change their programs while epochs are not merged everywhere"),
+    mark("geogauss.refused_client", "a request is refused: other procedures are needed, or a stop")
+        .rare("nodes change their programs"),
+    mark("geogauss.waits_for_node", "the next epoch waits for a node that is late"),
+    mark("geogauss.too_far_behind", "a client is refused: too much waits for a node")
+        .rare("a majority must be unreachable for seconds"),
+    mark("geogauss.stop_over", "a node that is to stop may end").rare("a node is stopped in order"),
     // §4.1.2, §4.1.3, merge.
     mark("geogauss.epoch_merged", "an epoch is merged and published"),
     mark("geogauss.epochs_in_steps", "a step ends before all ready epochs are merged"),

@@ -355,7 +355,8 @@ impl GeoGauss {
         let joining = nodes.iter().copied().filter(is_back).collect();
         let mut seal = Seal { of: view.number, out, joining };
         for &node in nodes.iter().filter(|node| view.has(**node) && is_here[node.index()]) {
-            if !self.has_no_life(node) && !self.is_straggler(node) {
+            let is_leaving = self.state.is_leaving(node) && self.state.do_enough_stay();
+            if !self.has_no_life(node) && !self.is_straggler(node) && !is_leaving {
                 continue;
             }
             let mut with = seal.clone();
@@ -405,6 +406,9 @@ impl GeoGauss {
     /// removed.
     fn may_join(&self, node: NodeId) -> bool {
         let Membership { view, progress, .. } = &self.state.membership;
+        if self.state.is_stopping(node) {
+            return false;
+        }
         if node == self.state.me() {
             return !self.state.is_rejoining();
         }

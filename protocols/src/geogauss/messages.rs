@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
 
+use crate::digests::EpochDigest;
 use crate::messages::{Number, Varint, messages};
 use crate::streams::{self, AllHeads, Bid, Heads};
 use crate::{presence, transfer};
@@ -78,6 +79,20 @@ messages! {
             /// since it joined.
             is_member: bool,
         } control "message_other";
+        /// The sender is stopping in order. Sent to every peer when the stop begins, when its
+        /// transactions are decided, and with its progress. The leader removes it if enough members
+        /// stay.
+        70 => Stopping {
+            /// Whether no transaction of the sender is in flight.
+            is_settled: bool,
+        } control "message_other";
+        /// The digests of the sender's epochs since its last message of this kind. A replica sends
+        /// it to every peer with its progress, if it has merged any. The receiver compares them
+        /// with its own, and stops if a majority agrees on another digest.
+        71 => Digests {
+            /// The digests, in the order of their epochs.
+            digests: Vec<EpochDigest> as Vec<EpochDigest>,
+        } sized "message_other", malformed "digests.malformed";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }

@@ -13,11 +13,14 @@
 //! | replication | §5.1 | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | epochs | §3, §4.1 | `epochs.rs`, `clock.rs` | Batch, Eof | all transactions of an epoch |
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
-//! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs` | | who commits |
+//! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs`, `rules.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs` | | every outcome |
 //! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
 //! | progress | | `progress.rs` | Progress | the batches that no replica needs, and who can join |
 //! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
+//! | digests | | [`crate::digests`] | Digests | a replica whose rows differ from those of a majority |
+//! | waits | | `waits.rs` | | the members for which the next epoch waits |
+//! | stop | | `stop.rs` | Stopping | a checkpoint that any later program can continue from |
 //! | restart | | `recovery.rs` | | the epochs that are merged, or that have ended |
 //! | checkpoints | | `checkpoint.rs`, [`crate::transfer`] | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | strict reads | | `reads.rs` | MembershipRequest, Membership | a snapshot with everything acknowledged |
@@ -45,8 +48,11 @@ mod progress;
 pub mod rank;
 mod reads;
 mod recovery;
+pub mod rules;
 mod state;
+mod stop;
 pub mod views;
+mod waits;
 
 use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
@@ -165,7 +171,7 @@ impl Protocol for GeoGauss {
             Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => self.on_checkpoint_failed(cx, version),
-            Input::Stop => {}
+            Input::Stop => self.on_stop(cx),
             Input::Prefetched { .. } => unreachable!("GeoGauss fetches no rows"),
         }
         self.settle_agreement(cx);
@@ -175,10 +181,19 @@ impl Protocol for GeoGauss {
         self.end_rejoin(cx);
         self.run_queue(cx);
         self.checkpoint_if_due(cx);
+        self.advance_stop(cx);
     }
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn may_stop(&self) -> bool {
+        self.state.stops.may_stop()
+    }
+
+    fn ends_alone(&self) -> bool {
+        self.state.stops.ends_alone()
     }
 
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
@@ -254,6 +269,12 @@ impl GeoGauss {
                 let progress = Progress { applied, durable, view, decision, life, may_join };
                 self.on_progress(cx, from, progress, heads);
             }
+            Message::Stopping { is_settled } => self.state.stops.on_stopping(from, is_settled),
+            Message::Digests { digests } => {
+                let State { digests: own, replica, .. } = &mut self.state;
+                let why = own.on_digests(cx, replica, from, digests);
+                self.stop_if_differing(cx, why);
+            }
             Message::MembershipRequest { token, joined } => {
                 self.on_membership_request(cx, from, (token, ViewNumber(joined)));
             }
@@ -272,8 +293,10 @@ impl GeoGauss {
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let State { replica, presence, .. } = &mut self.state;
+        let State { replica, presence, stops, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
+        stops.forget(peer);
+        digests.forget(peer);
         presence.forget_session(peer);
         if presence.is_asking() {
             return presence.ask(cx, replica, peer);

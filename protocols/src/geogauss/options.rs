@@ -4,9 +4,11 @@ use std::num::NonZeroUsize;
 
 use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting};
 use pangea_core::time::Span;
+use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
 use super::merge::MergeRule;
+use super::rules::Rules;
 use crate::inputs::{slice_txns, within};
 
 /// GeoGauss's settings, with the paper's values as defaults (§4.1, §5.1) where they are sound.
@@ -114,6 +116,11 @@ impl Options {
     /// The number of epochs within the horizon.
     pub(super) fn horizon_epochs(&self) -> u64 {
         self.horizon_ms.div_ceil(self.epoch_ms)
+    }
+
+    /// The rules of a replica with these settings and with procedures of this code.
+    pub(super) fn rules(&self, code: CodeDigest) -> Rules {
+        Rules { merge: self.merge, horizon: self.horizon_epochs(), code }
     }
 
     /// The levels that transactions can choose.

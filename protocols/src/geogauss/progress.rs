@@ -48,7 +48,7 @@ impl State {
             view: membership.view.number,
             decision: membership.durable_decision(self.streams.synced),
             life,
-            may_join: !self.is_rejoining(),
+            may_join: !self.is_rejoining() && !self.stops.is_stopping(),
         }
     }
 
@@ -91,6 +91,19 @@ impl GeoGauss {
         if self.state.presence.is_asking() {
             return;
         }
+        self.note_waits(cx);
+        self.send_progress(cx);
+        self.announce_stop(cx);
+        self.send_report(cx);
+        self.send_digests(cx);
+        self.state.collect();
+        self.ask_again(cx);
+        self.retry_transfer(cx);
+        self.state.stop_abandoned_transfers(cx);
+    }
+
+    /// Reports the progress of this replica to the peers.
+    pub(super) fn send_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let (progress, heads) = (self.state.progress(), self.state.merged_heads());
         let me = self.state.me();
         self.note_progress(me, progress, heads.clone());
@@ -102,11 +115,26 @@ impl GeoGauss {
                 Message::Progress { applied, durable, view, decision, life, may_join, heads };
             self.state.replica.send(cx, peer, message);
         }
-        self.send_report(cx);
-        self.state.collect();
-        self.ask_again(cx);
-        self.retry_transfer(cx);
-        self.state.stop_abandoned_transfers(cx);
+    }
+
+    /// Sends the digests of the epochs since the last report to the peers.
+    fn send_digests(&mut self, cx: &mut Cx<'_, Self>) {
+        let digests = self.state.digests.take_unsent();
+        if digests.is_empty() {
+            return;
+        }
+        for peer in self.state.replica.peers() {
+            self.state.replica.send(cx, peer, Message::Digests { digests: digests.clone() });
+        }
+    }
+
+    /// Stops this replica if its rows differ from those of a majority.
+    pub(super) fn stop_if_differing(&mut self, cx: &mut Cx<'_, Self>, why: Option<String>) {
+        if let Some(why) = why {
+            // The others learn from them that this replica differs.
+            self.send_digests(cx);
+            cx.stop(why);
+        }
     }
 
     pub(super) fn on_progress(

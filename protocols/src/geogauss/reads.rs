@@ -34,6 +34,13 @@ pub(super) struct Fresh {
     asked: Option<Request>,
 }
 
+impl Fresh {
+    /// Whether no strict read waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
 /// A request to all peers.
 struct Request {
     token: u64,

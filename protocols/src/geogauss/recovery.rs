@@ -32,6 +32,7 @@ use super::views::Change;
 use super::{GeoGauss, Timer};
 use crate::agreement::{Agreement, Record};
 use crate::decisions::{Decisions, Ordered};
+use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 use crate::streams::{FETCH, Heads, decode_heads, encode_heads};
 
@@ -154,6 +155,17 @@ impl State {
         }
     }
 
+    /// Whether this program can apply a merged epoch of the log: the record may ask for programs
+    /// to be executed again, which needs the code that executed them first.
+    fn may_replay(&mut self, cx: &mut Cx<'_, GeoGauss>, record: &EpochRecord<'_>) -> bool {
+        let executes_again = record.decisions.ordered.iter().any(|it| it.writes.is_none());
+        let batches = self.batches_upto(&record.heads);
+        let mut rules = batches.iter().map(|batch| batch.rules);
+        let other = rules.find(|rules| executes_again && rules.code != self.rules.code);
+        other.into_iter().for_each(|rules| self.refuse(cx, record.epoch, rules));
+        other.is_none()
+    }
+
     /// Applies an epoch as it was decided before the restart.
     fn replay(&mut self, cx: &Cx<'_, GeoGauss>, record: EpochRecord<'_>) {
         let EpochRecord { epoch, heads, decisions: Decisions { is_valid, ordered }, .. } = record;
@@ -211,11 +223,12 @@ impl GeoGauss {
         for (_, record) in found.epochs {
             let record = EpochRecord::decode(&record).expect(INTACT);
             // Those after a peer's checkpoint, which a crash took away, are merged again.
-            if record.before == state.applied.epoch {
+            if record.before == state.applied.epoch && state.may_replay(cx, &record) {
                 cx.mark("geogauss.epoch_replayed");
                 state.replay(cx, record);
             }
         }
+        Digests::begin(cx, &state.replica);
         state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];
         let after = state.epochs.reserved.max(state.applied.epoch);

@@ -17,8 +17,12 @@ use super::deletions::Deletions;
 use super::membership::Membership;
 use super::options::Options;
 use super::reads::Fresh;
+use super::rules::Rules;
+use super::stop::Stops;
 use super::views::ViewNumber;
+use super::waits::Waits;
 use crate::checkpoints::{Checkpoints, turn_of};
+use crate::digests::Digests;
 use crate::inputs::Target;
 use crate::presence::Presence;
 use crate::replica::Replica;
@@ -29,6 +33,7 @@ use crate::transfer::Transfer;
 pub(super) struct State {
     pub registry: Arc<Registry>,
     pub options: Options,
+    pub rules: Rules,
     pub replica: Replica,
     pub streams: Streams<GeoGauss>,
     pub presence: Presence<GeoGauss>,
@@ -40,6 +45,12 @@ pub(super) struct State {
     pub execution: Execution,
     pub applied: Applied,
     pub membership: Membership,
+    pub digests: Digests,
+    pub stops: Stops,
+    pub waits: Waits,
+    /// The last epoch that this replica could not merge because its rules differ from those of a
+    /// batch, and the rules of that. Irrelevant once this epoch is merged.
+    pub refused: Option<(SnapshotVersion, Rules)>,
     /// Strict reads.
     pub fresh: Fresh,
     pub counters: Counters,
@@ -156,8 +167,13 @@ impl State {
                 deletions: Deletions::default(),
             },
             membership: Membership::new(n),
+            digests: Digests::new(n),
+            stops: Stops::new(n),
+            waits: Waits::default(),
+            refused: None,
             fresh: Fresh::default(),
             counters: Counters::default(),
+            rules: setup.options.rules(setup.registry.code()),
             registry: setup.registry,
             options: setup.options,
             replica,
@@ -181,6 +197,7 @@ impl State {
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.checkpoints.is_writing())),
+            ("replicas_differing", self.digests.differing_nodes().len() as u64),
             ("txns_local", c.txns_local),
             ("txns_committed", c.txns_committed),
             ("txns_lost", c.txns_lost),
@@ -204,6 +221,9 @@ impl State {
             members: self.membership.view.members().collect(),
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
+            refused: self.refused(),
+            waits_for: self.waits.late.clone(),
+            differing: self.digests.differing_nodes(),
             strangers: self.presence.strangers().collect(),
             counters,
             ..Status::default()

@@ -18,6 +18,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::{Host, Inputs};
+use crate::digests::Digests;
 use crate::messages::NUMBER_MAX;
 use crate::streams::{Bid, Heads, are_heads, decode_heads, encode_heads, lost_batches};
 use crate::transfer;
@@ -161,7 +162,7 @@ impl<H: Host> Inputs<H> {
         self.move_to(version, &configuration);
         H::on_installed(self, cx);
         cx.store.publish_alone(version);
-        self.collect_digests(cx);
+        Digests::begin(cx, &self.replica);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.repeat_barrier_requests(cx);

@@ -3,16 +3,14 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, presence, streams, transfer};
-
-/// Why a swarm never hits marks of replicas that differ.
-const DIFFERS: &str = "replicas never differ; see protocols/tests/phases/digests.rs";
+use crate::{agreement, digests, presence, streams, transfer};
 
 /// The number of marks of the input log and of its components.
 pub(crate) const COUNT: usize = streams::marks::ALL.len()
     + presence::marks::ALL.len()
     + transfer::marks::ALL.len()
     + agreement::marks::ALL.len()
+    + digests::MARKS.len()
     + ALL.len();
 
 /// The marks of the input log and its components, and then a protocol's own. `unused` names marks
@@ -20,7 +18,7 @@ pub(crate) const COUNT: usize = streams::marks::ALL.len()
 pub(crate) const fn with<const N: usize>(own: &[Mark], unused: &[&str]) -> [Mark; N] {
     let (streams, presence) = (streams::marks::ALL, presence::marks::ALL);
     let (transfer, agreement) = (transfer::marks::ALL, agreement::marks::ALL);
-    all_of(&[streams, presence, transfer, agreement, ALL, own], unused)
+    all_of(&[streams, presence, transfer, agreement, digests::MARKS, ALL, own], unused)
 }
 
 /// The marks of the input log itself, in the order of the phases.
@@ -30,12 +28,6 @@ const ALL: &[Mark] = &[
     mark("inputs.malformed_progress", "a progress report is malformed").never(NONSENSE),
     mark("inputs.epoch_skipped", "the operator has listed an epoch to be skipped")
         .never("no epoch fails; see protocols/tests/phases/failing.rs"),
-    // Digests.
-    mark("inputs.rows_digested", "the rows of some segments are digested"),
-    mark("inputs.peer_differs", "a digest of a peer differs from this replica's").never(DIFFERS),
-    mark("inputs.stops_differing", "a majority agrees on another digest than this replica's")
-        .never(DIFFERS),
-    mark("inputs.malformed_digests", "a list of digests makes no sense").never(NONSENSE),
     // Minerva §3.4, the cut.
     mark("inputs.cut_proposed", "the coordinator proposes a cut"),
     mark("inputs.cut_decided", "a cut is decided"),

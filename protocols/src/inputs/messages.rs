@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::SnapshotVersion;
 
-use super::digests::EpochDigest;
 use crate::agreement::Term;
+use crate::digests::EpochDigest;
 use crate::messages::{Codec, Number, Random, Varint, messages};
 use crate::streams::{AllHeads, Heads};
 use crate::{presence, streams, transfer};
@@ -81,7 +81,7 @@ messages! {
         20 => Digests {
             /// The digests, in the order of their epochs.
             digests: Vec<EpochDigest> as Vec<EpochDigest>,
-        } sized "message_other", malformed "inputs.malformed_digests";
+        } sized "message_other", malformed "digests.malformed";
         /// Not in a paper: the sender is stopping in order. Sent to every peer when the stop
         /// begins, when its transactions are decided, and when it takes its last checkpoint. A
         /// coordinator without enough replicas that stay proposes no more cuts.

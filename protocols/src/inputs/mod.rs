@@ -25,7 +25,7 @@
 //! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, RejoinReply | the promises, votes and batches of a replica that lost its disk |
 //! | back-pressure | | `backpressure.rs` | | the node that is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
-//! | digests | | `digests.rs` | Digests | a replica whose rows differ from those of a majority |
+//! | digests | | [`crate::digests`] | Digests | a replica whose rows differ from those of a majority |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
 //! | stop | | `stop.rs` | Stopping, MayStop, TransferLeadership | a checkpoint that any later program can continue from |
@@ -48,7 +48,7 @@ mod barrier;
 mod checkpoint;
 mod collection;
 mod cut;
-pub(crate) mod digests;
+mod digests;
 mod errors;
 mod failure;
 mod greeting;
@@ -75,13 +75,13 @@ use serde::{Deserialize, Deserializer};
 
 use crate::agreement::Agreement;
 use crate::checkpoints::Checkpoints;
+use crate::digests::Digests;
 use crate::presence::{self, Presence, RejoinTimer};
 use crate::replica::{Replica, kind};
 use crate::streams::{self, FetchTimer, Streams};
 use crate::transfer::{self, Transfer};
 use backpressure::Backpressure;
 use barrier::Barriers;
-use digests::Digests;
 use state::{Collection, Counters, CutState, EpochPacing};
 
 pub(crate) use backpressure::{BEHIND_MAX, MissingInput};
@@ -92,10 +92,9 @@ pub(crate) use checkpoint::Incoming;
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
 pub(crate) use cut::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
-pub use digests::EpochDigest;
 pub(crate) use errors::{
-    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, refuses_clients, too_far_behind,
-    too_many_in_flight,
+    IN_FLIGHT_MAX, not_rejoined, other_code, outcome_unknown, refuses_clients, stopping,
+    too_far_behind, too_many_in_flight,
 };
 pub use failure::SkippedEpochs;
 use failure::Skips;
@@ -375,7 +374,7 @@ impl<H: Host> Inputs<H> {
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replica.is_up[peer.index()] = true;
-        self.forget_difference(peer);
+        self.digests.forget(peer);
         self.presence.forget_session(peer);
         H::on_peer_up(self, peer);
         if self.presence.is_asking() {

@@ -17,6 +17,7 @@ use super::rejoin::Rejoined;
 use super::state::Cut;
 use super::{Host, Inputs, Timer};
 use crate::agreement::{self, Record};
+use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 use crate::streams::FETCH;
 
@@ -87,7 +88,7 @@ impl<H: Host> Inputs<H> {
         self.cut.last_proposal.incarnation = incarnation;
         self.replica.begin_run(incarnation);
         self.cut.heard_at.fill(cx.now.at);
-        self.collect_digests(cx);
+        Digests::begin(cx, &self.replica);
         self.begin_greetings(cx, found.was_ready, found.is_replaced);
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);

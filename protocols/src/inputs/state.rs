@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::backpressure::Backpressure;
 use super::barrier::Barriers;
-use super::digests::Digests;
 use super::failure::Skips;
 use super::stop::Stops;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Driver, Term};
 use crate::checkpoints::{Checkpoints, turn_of};
+use crate::digests::Digests;
 use crate::messages::NUMBER_MAX;
 use crate::presence::Presence;
 use crate::replica::Replica;
@@ -344,7 +344,7 @@ impl<H: Host> Inputs<H> {
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.checkpoints.is_writing())),
-            ("replicas_differing", self.differing_nodes().len() as u64),
+            ("replicas_differing", self.digests.differing_nodes().len() as u64),
         ];
         let all = counters.iter().chain(own);
         let mut counters = all.map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -358,7 +358,7 @@ impl<H: Host> Inputs<H> {
             rejoin,
             refused: self.refused(),
             waits_for: self.waits.late.clone(),
-            differing: self.differing_nodes(),
+            differing: self.digests.differing_nodes(),
             strangers: self.presence.strangers().collect(),
             counters,
         }

@@ -123,7 +123,7 @@ fn messages() -> Vec<Vec<u8>> {
         inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }.into(),
         inputs::Message::Progress { applied: version, durable: SnapshotVersion(2), heads }.into(),
         inputs::Message::Digests {
-            digests: vec![inputs::EpochDigest {
+            digests: vec![crate::digests::EpochDigest {
                 epoch: SnapshotVersion(9),
                 scope: 0,
                 tables: vec![(TableId(7), 1)],

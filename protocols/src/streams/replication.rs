@@ -117,7 +117,8 @@ impl<H: Host> Streams<H> {
     ) -> Option<Event<H>> {
         let log = self.own(replica);
         let is_next = batch.bid() == log.received.next() && batch.bid() <= self.own_head(replica);
-        if !is_next || !log.fits(&batch) {
+        let counts = log.bounds.counts(batch.bid()) && !log.is_sealed;
+        if !is_next || !counts || !log.fits(&batch) {
             cx.mark("streams.own_batch_from_another");
             return None;
         }

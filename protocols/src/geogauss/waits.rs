@@ -1,0 +1,76 @@
+//! The members for which the next epoch waits: operators and clients are told their names.
+
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::{Cx, WaitsFor};
+use pangea_core::time::{Span, Timestamp};
+
+use super::GeoGauss;
+use super::state::State;
+
+/// A member is late if the next epoch has waited for this long, plus two round trips and epochs.
+const PATIENCE: Span = Span::from_ms(500);
+
+/// A replica refuses requests if the next epoch is this number of epochs behind the present one.
+const BEHIND_MAX: u64 = 256;
+
+/// What the next epoch waits for.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// The next epoch, and since when it has waited.
+    since: Option<(SnapshotVersion, Timestamp)>,
+    /// The late members.
+    pub late: Vec<WaitsFor>,
+}
+
+impl Waits {
+    /// The member for which too many requests wait already, so that new ones are refused.
+    pub(super) fn refuses(&self) -> Option<&WaitsFor> {
+        self.late.iter().find(|late| late.epochs >= BEHIND_MAX)
+    }
+}
+
+impl State {
+    /// The members that have not ended an epoch, and those that have not acknowledged its batches.
+    fn missing_for(&self, epoch: SnapshotVersion) -> Vec<(NodeId, &'static str)> {
+        let members: Vec<NodeId> = self.membership.view.members().collect();
+        let unended = members.iter().filter(|node| self.ended(**node) < epoch);
+        let unended: Vec<_> = unended.map(|node| (*node, "end of an epoch")).collect();
+        if !unended.is_empty() {
+            return unended;
+        }
+        let lacks = |node: &&NodeId| {
+            let heads = self.streams.durable[node.index()].iter();
+            heads.zip(&self.streams.logs).any(|(head, log)| *head < log.received)
+        };
+        members.iter().filter(lacks).map(|node| (*node, "acknowledgements")).collect()
+    }
+}
+
+impl GeoGauss {
+    /// Finds the members for which the next epoch has waited for long.
+    pub(super) fn note_waits(&mut self, cx: &mut Cx<'_, Self>) {
+        let state = &self.state;
+        let next = state.next_epoch();
+        let since = next.map(|next| match state.waits.since {
+            Some((epoch, since)) if epoch == next => (epoch, since),
+            _ => (next, cx.now.at),
+        });
+        let round_trip = state.replica.topology.round_trip_max().us;
+        let patience = PATIENCE.us + 2 * (round_trip + state.options.epoch().us);
+        let late = since.filter(|(_, since)| cx.now.at.since(*since).us >= patience);
+        let late = late.map_or_else(Vec::new, |(epoch, _)| {
+            let epochs = state.epochs.clock.epoch_at(cx.now.at).0.saturating_sub(epoch.0);
+            let of = |(node, what): (NodeId, &str)| WaitsFor {
+                node: state.replica.node(node),
+                what: what.to_owned(),
+                epochs,
+            };
+            state.missing_for(epoch).into_iter().map(of).collect()
+        });
+        if !late.is_empty() && state.waits.late.is_empty() {
+            cx.mark("geogauss.waits_for_node");
+        }
+        self.state.waits.since = since;
+        self.state.waits.late = late;
+    }
+}
