@@ -7,7 +7,8 @@
 //!
 //! A transaction of unknown outcome took place if a transaction that took place read one of its
 //! values. Otherwise it is taken as not having happened. That never explains fewer histories,
-//! unless the transaction deleted rows, for which there is [`Assumed`].
+//! unless the transaction deleted rows. If it took place, its delete of a row may have found none:
+//! then it is a read. There is [`Assumed`] for both.
 
 use std::collections::BTreeMap;
 
@@ -45,16 +46,30 @@ pub struct Facts<'a> {
     /// Two transactions that replaced the same version, if the model rules that out.
     pub fork: Option<LostUpdate>,
     object_of: HashMap<Name, u32>,
+    /// The deletes that have left no trace.
+    open: Vec<OpenDelete>,
+    /// Those of them that found no row, in the transactions that took place.
+    without_row: HashSet<OpenDelete>,
     /// The keys for which a read that found no value implies nothing.
     blurred: HashSet<Name>,
 }
 
-/// The assumption about transactions with deletes and an unknown outcome: a delete leaves no value
-/// that could be read.
+/// A delete of a row by a transaction of unknown outcome. It leaves no value that could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OpenDelete {
+    /// The transaction.
+    txn: u32,
+    /// The row.
+    key: Name,
+}
+
+/// The assumption about open deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assumed<'s> {
-    /// Only these took place.
-    Present(&'s [u32]),
+    /// Transactions took place only if their values were read, and their deletes found rows.
+    Usual,
+    /// Only these found rows, and their transactions took place.
+    Only(&'s [OpenDelete]),
     /// No assumption: a read of a key that they delete implies nothing if it found no value. A
     /// violation under this assumption is one in any case.
     Nothing,
@@ -70,7 +85,12 @@ pub enum Own {
 
 impl<'a> Facts<'a> {
     /// Finds the writers of values and the transactions that took place.
-    pub fn new(recorded: &'a Recorded, checker: &'static str, assumed: Assumed<'_>) -> Self {
+    pub fn new(
+        recorded: &'a Recorded,
+        model: Model,
+        checker: &'static str,
+        assumed: Assumed<'_>,
+    ) -> Self {
         let mut facts = Self {
             recorded,
             checker,
@@ -79,19 +99,14 @@ impl<'a> Facts<'a> {
             objects: Vec::new(),
             fork: None,
             object_of: HashMap::default(),
+            open: Vec::new(),
+            without_row: HashSet::default(),
             blurred: HashSet::default(),
         };
         facts.find_authors();
-        match assumed {
-            Assumed::Present(chosen) => facts.find_present(chosen),
-            Assumed::Nothing => {
-                facts.find_present(&[]);
-                facts.blurred = (facts.deleters().iter())
-                    .flat_map(|txn| &recorded.txns[*txn as usize].ops)
-                    .filter_map(|op| change(op).map(|(key, _)| key))
-                    .collect();
-            }
-        }
+        facts.find_present();
+        facts.find_open_deletes(model);
+        facts.assume(assumed);
         facts
     }
 
@@ -149,25 +164,55 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Returns the transactions with deletes for which it is unknown whether they took place.
-    pub fn deleters(&self) -> Vec<u32> {
-        let deletes = |txn: &u32| {
-            let ops = &self.recorded.txns[*txn as usize].ops;
-            ops.iter().any(|op| matches!(op, Op::Delete { .. }))
-        };
-        let is_open = |txn: &u32| {
-            let outcome = self.recorded.txns[*txn as usize].outcome;
-            outcome == Outcome::Unknown && !self.is_present[*txn as usize]
-        };
-        (0..self.recorded.txns.len() as u32).filter(is_open).filter(deletes).collect()
+    /// Returns the deletes for which there is more than one assumption.
+    pub fn open_deletes(&self) -> &[OpenDelete] {
+        &self.open
     }
 
-    fn find_present(&mut self, chosen: &[u32]) {
+    fn find_open_deletes(&mut self, model: Model) {
+        for (txn, it) in (0..).zip(&self.recorded.txns) {
+            let is_present = self.is_present[txn as usize];
+            // In an order of all transactions, one that finds no row may as well delete it.
+            if it.outcome != Outcome::Unknown || is_present && model.orders_items() {
+                continue;
+            }
+            // Whether the first and the last change of each key are deletes.
+            let mut changed: BTreeMap<Name, (bool, bool)> = BTreeMap::new();
+            for (key, value) in it.ops.iter().filter_map(change) {
+                changed.entry(key).or_insert((value.is_none(), false)).1 = value.is_none();
+            }
+            let is_open =
+                |&(_, &(first, last)): &(&Name, &(bool, bool))| last && (first || !is_present);
+            let open = changed.iter().filter(is_open).map(|(key, _)| OpenDelete { txn, key: *key });
+            self.open.extend(open);
+        }
+    }
+
+    fn assume(&mut self, assumed: Assumed<'_>) {
+        match assumed {
+            Assumed::Usual => {}
+            Assumed::Only(found) => {
+                found.iter().for_each(|it| self.is_present[it.txn as usize] = true);
+                self.follow_reads(found.iter().map(|it| it.txn).collect());
+                self.without_row =
+                    self.open.iter().filter(|it| !found.contains(it)).copied().collect();
+            }
+            Assumed::Nothing => {
+                self.without_row = self.open.iter().copied().collect();
+                self.blurred = self.open.iter().map(|it| it.key).collect();
+            }
+        }
+    }
+
+    fn find_present(&mut self) {
         let txns = &self.recorded.txns;
         self.is_present = txns.iter().map(|txn| txn.outcome == Outcome::Committed).collect();
-        chosen.iter().for_each(|txn| self.is_present[*txn as usize] = true);
-        let all = 0..txns.len() as u32;
-        let mut reached: Vec<u32> = all.filter(|txn| self.is_present[*txn as usize]).collect();
+        self.follow_reads(self.present().collect());
+    }
+
+    /// Finds the transactions whose values were read by these, or by others that are found so.
+    fn follow_reads(&mut self, mut reached: Vec<u32>) {
+        let txns = &self.recorded.txns;
         while let Some(reader) = reached.pop() {
             for op in &txns[reader as usize].ops {
                 each_seen(op, |key, value| {
@@ -182,6 +227,11 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Whether a delete found no row, unless its transaction had changed the row before.
+    fn found_no_row(&self, txn: u32, key: Name) -> bool {
+        self.without_row.contains(&OpenDelete { txn, key })
+    }
+
     /// Returns the transactions that took place.
     pub fn present(&self) -> impl Iterator<Item = u32> {
         let all = 0..self.recorded.txns.len() as u32;
@@ -193,6 +243,12 @@ impl<'a> Facts<'a> {
         for txn in self.present() {
             for op in &self.recorded.txns[txn as usize].ops {
                 let Some((key, value)) = change(op) else { continue };
+                let object = object_of.get(&key).map(|at: &u32| &objects[*at as usize]);
+                let last = object.and_then(|it: &Object| it.versions.last());
+                let has_changed = last.is_some_and(|version| version.writer == txn);
+                if value.is_none() && !has_changed && self.found_no_row(txn, key) {
+                    continue;
+                }
                 let at = *object_of.entry(key).or_insert_with(|| {
                     let is_list = matches!(op, Op::Append { .. });
                     let class = if is_list { Class::List } else { Class::Register };
@@ -234,6 +290,11 @@ impl<'a> Facts<'a> {
                         }
                     }
                     Op::Write { key, value } => drop(own.insert(*key, Own::Row(Some(*value)))),
+                    Op::Delete { key }
+                        if !own.contains_key(key) && self.found_no_row(txn, *key) =>
+                    {
+                        self.row_read(txn, *key, None, &own, false, &mut found)?;
+                    }
                     Op::Delete { key } => drop(own.insert(*key, Own::Row(None))),
                     Op::Read { key, seen } => match (self.class(*key), seen) {
                         (Class::List, Seen::Nothing) | (_, Seen::List(_)) => {

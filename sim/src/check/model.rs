@@ -109,6 +109,12 @@ impl Model {
         }
     }
 
+    /// Whether there is an order of all transactions in which each reads items as those before it
+    /// have left them.
+    pub fn orders_items(self) -> bool {
+        self.rule().has(Kind::Rw) && !self.rule().is_apart
+    }
+
     /// Whether the model requires real-time order.
     pub fn is_real_time(self) -> bool {
         self.rule().has(Kind::Rt)

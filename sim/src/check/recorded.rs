@@ -10,7 +10,7 @@
 //! versions. The result is a graph, with or without cycles, which `phenomena.rs` names and
 //! `explain.rs` describes.
 
-use super::facts::{Assumed, Facts};
+use super::facts::{Assumed, Facts, OpenDelete};
 use super::model::Model;
 use super::objects::LostUpdate;
 use super::orders::{Answer, Orders};
@@ -43,32 +43,32 @@ impl Verdict {
     }
 }
 
-/// The maximum number of transactions with deletes and unknown outcomes for which every combination
-/// is tried. If there are more, only none and all are tried.
-const DELETERS_MAX: usize = 6;
+/// The maximum number of deletes of unknown outcome for which every combination is tried. If there
+/// are more, only the usual one and all are tried.
+const DELETES_MAX: usize = 6;
 
 /// Checks a history against a model. Violations name `checker`.
 pub fn check(recorded: &Recorded, model: Model, checker: &'static str) -> Verdict {
     let check = |assumed| check_assumed(recorded, model, checker, assumed);
-    let (first, deleters) = check(Assumed::Present(&[]));
-    if first == Verdict::Holds || deleters.is_empty() {
+    let (first, open) = check(Assumed::Usual);
+    if first == Verdict::Holds || open.is_empty() {
         return first;
     }
     if let (Verdict::Broken(violation), _) = check(Assumed::Nothing) {
         return Verdict::Broken(violation);
     }
-    let choices: Vec<Vec<u32>> = if deleters.len() <= DELETERS_MAX {
+    let choices: Vec<Vec<OpenDelete>> = if open.len() <= DELETES_MAX {
         let chosen = |choice: u32| {
-            let all = deleters.iter().zip(0..);
-            all.filter(|(_, at)| choice >> at & 1 == 1).map(|(txn, _)| *txn).collect()
+            let all = open.iter().zip(0..);
+            all.filter(|(_, at)| choice >> at & 1 == 1).map(|(delete, _)| *delete).collect()
         };
-        (1..1 << deleters.len()).map(chosen).collect()
+        (0..1 << open.len()).map(chosen).collect()
     } else {
-        vec![deleters.clone()]
+        vec![open.clone()]
     };
-    let mut is_certain = first != Verdict::Open && deleters.len() <= DELETERS_MAX;
+    let mut is_certain = first != Verdict::Open && open.len() <= DELETES_MAX;
     for choice in &choices {
-        match check(Assumed::Present(choice)).0 {
+        match check(Assumed::Only(choice)).0 {
             Verdict::Holds => return Verdict::Holds,
             Verdict::Open => is_certain = false,
             Verdict::Broken(_) => {}
@@ -77,21 +77,21 @@ pub fn check(recorded: &Recorded, model: Model, checker: &'static str) -> Verdic
     if is_certain { first } else { Verdict::Open }
 }
 
-/// Checks under an assumption. Also returns the transactions that assumptions are about.
+/// Checks under an assumption. Also returns the deletes that assumptions are about.
 fn check_assumed(
     recorded: &Recorded,
     model: Model,
     checker: &'static str,
     assumed: Assumed<'_>,
-) -> (Verdict, Vec<u32>) {
-    let mut facts = Facts::new(recorded, checker, assumed);
+) -> (Verdict, Vec<OpenDelete>) {
+    let mut facts = Facts::new(recorded, model, checker, assumed);
     let violation = facts.arrange(model).err();
-    let deleters = facts.deleters();
+    let open = facts.open_deletes().to_vec();
     let verdict = match violation {
         Some(violation) => Verdict::Broken(violation),
         None => check_facts(&facts, model),
     };
-    (verdict, deleters)
+    (verdict, open)
 }
 
 fn check_facts(facts: &Facts<'_>, model: Model) -> Verdict {

@@ -302,3 +302,43 @@ fn what_is_found_gone_was_never_there_or_was_deleted() {
         &[SnapshotIsolation, Serializable, StrictSerializable],
     );
 }
+
+/// Found by drawn seed 1180 of GeoGauss, at the snapshot level. If T1 found no row 17, it and T2 did
+/// not see each other's writes, and no more than that.
+#[test]
+fn a_delete_of_unknown_outcome_may_have_found_no_row() {
+    let with = |outcome| {
+        [
+            (outcome, (0, 90), r#"{"write":{"key":16,"value":1}},{"delete":{"key":17}}"#),
+            (
+                "committed",
+                (0, 20),
+                r#"{"scan":{"from":16,"to":18,"rows":[]}},{"insert":{"key":17,"value":2}}"#,
+            ),
+            (
+                "committed",
+                (0, 30),
+                r#"{"scan":{"from":16,"to":18,"rows":[[16,1],[17,2]]}},
+                   {"write":{"key":17,"value":3}}"#,
+            ),
+        ]
+    };
+    assert_found(&with("unknown"), "G-single", "", &[Serializable, StrictSerializable]);
+    let models = &[SnapshotIsolation, Serializable, StrictSerializable];
+    assert_found(&with("committed"), "G-single", "", models);
+}
+
+#[test]
+fn what_a_delete_of_unknown_outcome_does_not_explain_is_found() {
+    let lines = [
+        ("unknown", (0, 90), r#"{"write":{"key":16,"value":1}},{"delete":{"key":17}}"#),
+        ("committed", (0, 20), r#"{"insert":{"key":18,"value":2}},{"write":{"key":19,"value":3}}"#),
+        (
+            "committed",
+            (0, 30),
+            r#"{"scan":{"from":16,"to":20,"rows":[[16,1],[19,3]]}},{"write":{"key":20,"value":4}}"#,
+        ),
+    ];
+    let models = &[SnapshotIsolation, Serializable, StrictSerializable];
+    assert_found(&lines, "G-single", "", models);
+}
