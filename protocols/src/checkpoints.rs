@@ -12,9 +12,17 @@
 use std::collections::VecDeque;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::protocol::Mark;
 use pangea_core::time::Span;
 
+use crate::marks::mark;
 use crate::replica::Replica;
+
+/// The marks of this component, which its owner makes.
+pub(crate) const MARKS: &[Mark] = &[
+    mark("checkpoints.begun", "a checkpoint is requested from the driver"),
+    mark("checkpoints.failed", "a checkpoint was not written"),
+];
 
 /// The pause after a failed checkpoint, most likely for lack of disk space, before the next one.
 pub(crate) const REST: Span = Span::from_ms(5_000);

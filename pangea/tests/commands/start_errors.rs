@@ -79,7 +79,12 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         ("[wan]", "[minerva]\nepoch_s = 1", 41, "epoch_s"),
         ("[wan]", "[wan]\njitter_ms = -1", 40, "jitter_ms = -1"),
         ("[wan]", "[minvera]\nepoch_ms = 1", 40, "`wan`, `minerva`"),
-        ("\"minerva\"", "\"raft\"", 2, "unknown protocol \"raft\"; known: minerva, calvin"),
+        (
+            "\"minerva\"",
+            "\"raft\"",
+            2,
+            "unknown protocol \"raft\"; known: minerva, calvin, geogauss",
+        ),
         ("\"minerva\"", "\"mako\"", 2, "protocol \"mako\" is planned, but this version"),
     ];
     for (at, bad, line, word) in cases {

@@ -20,6 +20,8 @@ pub(crate) struct Driver<E: Decision> {
     unsynced: VecDeque<(LogPosition, u64, E)>,
     /// The position of the last record that messages depend on.
     record: LogPosition,
+    /// The last leader that this replica knew of.
+    last_leader: Option<NodeId>,
 }
 
 /// What agreement has decided since the last call.
@@ -33,7 +35,12 @@ pub(crate) struct Settled<E> {
 impl<E: Decision> Driver<E> {
     /// Before the restart input.
     pub(crate) fn new() -> Self {
-        Self { agreement: None, unsynced: VecDeque::new(), record: LogPosition(0) }
+        Self {
+            agreement: None,
+            unsynced: VecDeque::new(),
+            record: LogPosition(0),
+            last_leader: None,
+        }
     }
 
     /// Begins with the state that was recovered from the log, or from the peers.
@@ -70,6 +77,16 @@ impl<E: Decision> Driver<E> {
         self.agreement.as_mut().expect("a node starts with a restart")
     }
 
+    fn note_leader<P: Protocol>(&mut self, cx: &mut Cx<'_, P>) {
+        let leader = self.leader();
+        if leader.is_some() && leader != self.last_leader {
+            if self.last_leader.is_some() {
+                cx.mark("agreement.leader_changed");
+            }
+            self.last_leader = leader;
+        }
+    }
+
     /// Persists records, sends messages, and returns decisions. The log is durable up to `synced`.
     pub(crate) fn settle<P, M>(
         &mut self,
@@ -81,6 +98,7 @@ impl<E: Decision> Driver<E> {
     where
         P: Protocol<Message: From<M>>,
     {
+        self.note_leader(cx);
         let drained = self.agreement_mut().take_ready();
         let Ready { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {

@@ -6,6 +6,7 @@ use crate::marks::{NONSENSE, mark};
 
 /// All marks of this component.
 pub(crate) const ALL: &[Mark] = &[
+    mark("agreement.leader_changed", "a replica learns of another leader"),
     mark("agreement.out_of_place", "a message of agreement continues a log that was replaced")
         .rare("an answer arrives after a change of leaders"),
     mark("agreement.refused_malformed", "a message of agreement can't be decoded").never(NONSENSE),

@@ -173,7 +173,7 @@ impl GeoGauss {
 
     /// Requests a checkpoint of the applied epoch.
     pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.mark("geogauss.checkpoint");
+        cx.mark("checkpoints.begun");
         let state = &mut self.state;
         let version = state.applied.epoch;
         let meta = Meta {
@@ -202,7 +202,7 @@ impl GeoGauss {
     pub(super) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
         let State { checkpoints, replica, counters, .. } = &mut self.state;
         if checkpoints.on_failed(replica, version) {
-            cx.mark("geogauss.checkpoint_failed");
+            cx.mark("checkpoints.failed");
             counters.checkpoints_failed += 1;
             cx.set_timer(Timer::Checkpoint, REST);
         }

@@ -3,22 +3,27 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, digests, presence, streams, transfer};
+use crate::{agreement, checkpoints, digests, presence, streams, transfer};
 
 /// All marks of a replica.
-pub(super) const ALL: &[Mark] = &all_of::<{ COMPONENTS + OWN.len() }>(
-    &[STREAMS, PRESENCE, TRANSFER, AGREEMENT, digests::MARKS, OWN],
-    UNUSED,
-);
+pub(super) const ALL: &[Mark] =
+    &all_of::<COUNT>(&[STREAMS, PRESENCE, TRANSFER, AGREEMENT, DIGESTS, CHECKPOINTS, OWN], UNUSED);
 
 const STREAMS: &[Mark] = streams::marks::ALL;
 const PRESENCE: &[Mark] = presence::marks::ALL;
 const TRANSFER: &[Mark] = transfer::marks::ALL;
 const AGREEMENT: &[Mark] = agreement::marks::ALL;
+const DIGESTS: &[Mark] = digests::MARKS;
+const CHECKPOINTS: &[Mark] = checkpoints::MARKS;
 
-/// The number of marks of the components.
-const COMPONENTS: usize =
-    STREAMS.len() + PRESENCE.len() + TRANSFER.len() + AGREEMENT.len() + digests::MARKS.len();
+/// The number of marks.
+const COUNT: usize = STREAMS.len()
+    + PRESENCE.len()
+    + TRANSFER.len()
+    + AGREEMENT.len()
+    + DIGESTS.len()
+    + CHECKPOINTS.len()
+    + OWN.len();
 
 /// GeoGauss acknowledges batches to all replicas, so nobody needs a proof.
 const UNUSED: &[&str] = &["streams.proof_sent", "streams.proof_before_batch"];
@@ -62,8 +67,6 @@ const OWN: &[Mark] = &[
     mark("geogauss.epoch_replayed", "a merged epoch is applied from the log"),
     mark("geogauss.half_epoch_ended", "a restart ends an epoch that had not ended"),
     mark("geogauss.rejoined", "a replaced replica has its data again"),
-    mark("geogauss.checkpoint", "a checkpoint is requested from the driver"),
-    mark("geogauss.checkpoint_failed", "a checkpoint was not written"),
     mark("geogauss.checkpoint_too_old", "a received checkpoint is older than the state here")
         .rare("the batches arrive while the last chunk is in flight"),
     mark("geogauss.checkpoint_installed", "a received checkpoint is installed"),

@@ -154,8 +154,8 @@ impl State {
     fn apply_seal(&mut self, cx: &mut Cx<'_, GeoGauss>, number: u64, seal: Seal) {
         cx.mark("geogauss.sealed");
         let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
-        let goes_on = |node: &NodeId| self.membership.view.goes_on(*node, &seal);
-        let ended = |node: &NodeId| match goes_on(node) {
+        let is_continued = |node: &NodeId| self.membership.view.is_continued(*node, &seal);
+        let ended = |node: &NodeId| match is_continued(node) {
             true => Ended::default(),
             // Also those of replicas that were removed before: their ends are found again.
             false => self.end_here(*node),
@@ -175,8 +175,8 @@ impl State {
             return;
         }
         for node in self.replica.topology.node_ids() {
-            let goes_on = self.membership.view.goes_on(node, &sealed.seal);
-            self.streams.logs[node.index()].is_sealed |= !goes_on;
+            let is_continued = self.membership.view.is_continued(node, &sealed.seal);
+            self.streams.logs[node.index()].is_sealed |= !is_continued;
         }
         self.membership.taken = sealed.number;
         self.membership.sealed = Some(sealed);

@@ -226,7 +226,6 @@ impl State {
             differing: self.digests.differing_nodes(),
             strangers: self.presence.strangers().collect(),
             counters,
-            ..Status::default()
         }
     }
 

@@ -187,7 +187,7 @@ impl View {
     }
 
     /// Whether the life of a replica goes on after a seal.
-    pub fn goes_on(&self, node: NodeId, seal: &Seal) -> bool {
+    pub fn is_continued(&self, node: NodeId, seal: &Seal) -> bool {
         self.has(node) && !seal.out.contains(&node)
     }
 
@@ -204,7 +204,7 @@ impl View {
         let reserved = reports.iter().map(|(_, report)| report.reserved).max();
         let first = reserved.unwrap_or_default().next();
         let life = |(node, life): (NodeId, &Life)| {
-            if self.goes_on(node, seal) {
+            if self.is_continued(node, seal) {
                 return *life;
             }
             let found = reports.iter().map(|(_, report)| report.ended[node.index()]).max();

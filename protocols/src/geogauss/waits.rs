@@ -10,7 +10,7 @@ use super::state::State;
 /// A member is late if the next epoch has waited for this long, plus two round trips and epochs.
 const PATIENCE: Span = Span::from_ms(500);
 
-/// A replica refuses requests if the next epoch is this number of epochs behind the present one.
+/// A replica refuses requests if this number of batches of one source wait to be merged.
 const BEHIND_MAX: u64 = 256;
 
 /// What the next epoch waits for.
@@ -59,7 +59,9 @@ impl GeoGauss {
         let patience = PATIENCE.us + 2 * (round_trip + state.options.epoch().us);
         let late = since.filter(|(_, since)| cx.now.at.since(*since).us >= patience);
         let late = late.map_or_else(Vec::new, |(epoch, _)| {
-            let epochs = state.epochs.clock.epoch_at(cx.now.at).0.saturating_sub(epoch.0);
+            let unmerged = state.streams.logs.iter().zip(&state.applied.heads);
+            let unmerged = unmerged.map(|(log, head)| log.received.0.saturating_sub(head.0));
+            let epochs = unmerged.max().unwrap_or_default();
             let of = |(node, what): (NodeId, &str)| WaitsFor {
                 node: state.replica.node(node),
                 what: what.to_owned(),

@@ -158,7 +158,7 @@ impl<H: Host> Inputs<H> {
 
     /// Requests a checkpoint of the last confirmed epoch.
     pub(crate) fn start_checkpoint(&mut self, cx: &mut Cx<'_, H>) {
-        cx.mark("inputs.checkpoint");
+        cx.mark("checkpoints.begun");
         let confirmed = &self.cut.confirmed;
         let version = confirmed.epoch;
         let heads = &confirmed.heads;
@@ -196,7 +196,7 @@ impl<H: Host> Inputs<H> {
         if !self.checkpoints.on_failed(&mut self.replica, version) {
             return;
         }
-        cx.mark("inputs.checkpoint_failed");
+        cx.mark("checkpoints.failed");
         self.counters.checkpoints_failed += 1;
         cx.set_timer(Timer::Checkpoint.into(), REST);
         H::on_checkpoint_ended(self);

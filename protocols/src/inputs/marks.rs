@@ -3,7 +3,7 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, digests, presence, streams, transfer};
+use crate::{agreement, checkpoints, digests, presence, streams, transfer};
 
 /// The number of marks of the input log and of its components.
 pub(crate) const COUNT: usize = streams::marks::ALL.len()
@@ -11,6 +11,7 @@ pub(crate) const COUNT: usize = streams::marks::ALL.len()
     + transfer::marks::ALL.len()
     + agreement::marks::ALL.len()
     + digests::MARKS.len()
+    + checkpoints::MARKS.len()
     + ALL.len();
 
 /// The marks of the input log and its components, and then a protocol's own. `unused` names marks
@@ -18,7 +19,8 @@ pub(crate) const COUNT: usize = streams::marks::ALL.len()
 pub(crate) const fn with<const N: usize>(own: &[Mark], unused: &[&str]) -> [Mark; N] {
     let (streams, presence) = (streams::marks::ALL, presence::marks::ALL);
     let (transfer, agreement) = (transfer::marks::ALL, agreement::marks::ALL);
-    all_of(&[streams, presence, transfer, agreement, digests::MARKS, ALL, own], unused)
+    let (digests, checkpoints) = (digests::MARKS, checkpoints::MARKS);
+    all_of(&[streams, presence, transfer, agreement, digests, checkpoints, ALL, own], unused)
 }
 
 /// The marks of the input log itself, in the order of the phases.
@@ -103,7 +105,6 @@ const ALL: &[Mark] = &[
         .never("more clients are needed than simulated runs have"),
     // Recovery.
     mark("inputs.rejoined", "a replaced replica has rejoined"),
-    mark("inputs.checkpoint", "a checkpoint is requested from the driver"),
     mark("inputs.stop_checkpoint", "a checkpoint is requested because the node is to stop")
         .rare("a node is stopped in order"),
     mark("inputs.sealed", "no cut is proposed, because replicas stop and too few stay")
@@ -122,7 +123,6 @@ const ALL: &[Mark] = &[
     mark("inputs.malformed_release", "the release of a stopping replica is malformed")
         .never(NONSENSE),
     mark("inputs.stop_over", "a node that is to stop may end").rare("a node is stopped in order"),
-    mark("inputs.checkpoint_failed", "a checkpoint was not written"),
     mark("inputs.checkpoint_too_old", "a received checkpoint is older than this replica's state")
         .rare("the batches arrive while the last chunk is in flight"),
     mark("inputs.checkpoint_installed", "a received checkpoint is installed"),

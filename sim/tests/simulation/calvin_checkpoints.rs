@@ -61,9 +61,9 @@ fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
             let duration = Span::from_ms(15_000);
             let settings = Settings { rules: Some(rules), duration, shards, ..settings(3) };
             let report = clean::<Calvin>(&settings, &options(mode));
-            let failed = report.counts.mark("inputs.checkpoint_failed");
+            let failed = report.counts.mark("checkpoints.failed");
             assert!((1..=3).contains(&failed), "{mode:?}, {shards} shards: {report}");
-            let asked = report.counts.mark("inputs.checkpoint");
+            let asked = report.counts.mark("checkpoints.begun");
             assert!(report.counts.checkpoints > 4, "{mode:?}, {shards} shards, {asked} requested");
         }
     }

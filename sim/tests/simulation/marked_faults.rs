@@ -28,12 +28,12 @@ fn crashes(report: &Report) -> (u64, Option<u64>) {
 
 #[test]
 fn a_node_crashes_when_it_has_counted_a_mark_often_enough() {
-    let once = clean::<Minerva>(&settings(vec![after_mark("inputs.checkpoint", 1)]), &options());
+    let once = clean::<Minerva>(&settings(vec![after_mark("checkpoints.begun", 1)]), &options());
     assert_eq!(crashes(&once), (1, Some(1)), "{once}");
     let marks =
-        clean::<Minerva>(&settings(Vec::new()), &options()).counts.mark("inputs.checkpoint");
+        clean::<Minerva>(&settings(Vec::new()), &options()).counts.mark("checkpoints.begun");
     assert!(marks > 0);
-    let rules = vec![after_mark("inputs.checkpoint", marks + 1)];
+    let rules = vec![after_mark("checkpoints.begun", marks + 1)];
     let never = clean::<Minerva>(&settings(rules), &options());
     assert_eq!(crashes(&never), (0, None), "it waits to the end: {never}");
     let wrong = run::<Minerva>(&settings(vec![after_mark("calvin.served", 1)]), &options());

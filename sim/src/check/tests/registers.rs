@@ -303,8 +303,8 @@ fn what_is_found_gone_was_never_there_or_was_deleted() {
     );
 }
 
-/// Found by drawn seed 1180 of GeoGauss, at the snapshot level. If T1 found no row 17, it and T2 did
-/// not see each other's writes, and no more than that.
+/// Found by drawn seed 1180 of GeoGauss, at the snapshot level. If T1 found no row 17, it and T2
+/// did not see each other's writes, and no more than that.
 #[test]
 fn a_delete_of_unknown_outcome_may_have_found_no_row() {
     let with = |outcome| {
