@@ -3,6 +3,7 @@
 mod certified;
 mod depth;
 mod isolation;
+mod levels;
 mod online;
 mod procedures;
 mod replay;
