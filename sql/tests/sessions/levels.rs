@@ -12,6 +12,7 @@ use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
+use crate::race::{self, ADD, Dice, is_expected, statement};
 use crate::ready;
 
 /// The levels that SQL can name. Its REPEATABLE READ is the snapshot level.
@@ -375,37 +376,24 @@ fn a_schema_change_conflicts_with_all_that_used_the_schema() {
     }
 }
 
-/// Numbers that differ from run to run of the loop, not from test to test.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
+/// Runs statements and increments, each alone or two in a block. Returns the number of increments
+/// that were committed.
+fn work(session: &mut Session, seed: u64) -> i64 {
+    let mut dice = Dice(seed);
+    let mut added = 0;
+    for _ in 0..250 {
+        let is_block = dice.below(3) == 0;
+        if is_block {
+            run(session, "begin");
+        }
+        let done = run(session, &statement(&mut dice));
+        assert!(is_expected(&done), "{done}");
+        let done = run(session, ADD);
+        assert!(is_expected(&done), "{done}");
+        let end = if is_block { run(session, "commit") } else { COMMIT.to_owned() };
+        added += i64::from(done == "UPDATE 1" && end == COMMIT);
     }
-}
-
-const RACE: &[&str] = &[
-    "create table parent (id int primary key, code int unique, n int not null)",
-    "create table child (id int primary key, parent int not null references parent, n int)",
-    "create index on child (parent)",
-    "create index on child (n)",
-    "create table total (id int primary key, n int not null)",
-    "insert into total values (1, 0)",
-];
-
-/// A statement that changes one of few rows.
-fn statement(dice: &mut Dice) -> String {
-    let (a, b) = (dice.below(6), dice.below(6));
-    match dice.below(8) {
-        0 | 1 => format!("insert into parent values ({a}, {b}, 0)"),
-        2 => format!("delete from parent where id = {a}"),
-        3 => format!("update parent set n = n + 1, code = {b} where id = {a}"),
-        4 | 5 => format!("insert into child values ({a}, {b}, {a})"),
-        6 => format!("delete from child where n = {a}"),
-        _ => format!("update child set parent = {b}, n = n + 1 where id = {a}"),
-    }
+    added
 }
 
 /// Statements of several threads run on snapshots at the same time, and what they check decides.
@@ -413,67 +401,28 @@ fn statement(dice: &mut Dice) -> String {
 fn constraints_hold_whatever_runs_side_by_side() {
     let mut lost = 0;
     for level in LEVELS {
-        let offered = Isolations::new(level, &[Serializable]);
-        let engine = MemoryEngine::offering(offered);
+        let engine = MemoryEngine::offering(Isolations::new(level, &[Serializable]));
         let shared = Arc::new(Shared::default());
         let session = || {
             let engine = Arc::new(engine.clone());
             Session::new(engine, shared.clone(), &BTreeMap::new()).unwrap()
         };
         let mut first = session();
-        for sql in RACE {
+        for sql in race::SETUP {
             assert!(!is_error(&run(&mut first, sql)), "{sql}");
         }
-        let added = std::thread::scope(|scope| {
-            let workers: Vec<_> = (1..=3u64)
-                .map(|seed| {
-                    let mut session = session();
-                    scope.spawn(move || {
-                        let mut dice = Dice(seed);
-                        let mut added = 0;
-                        for _ in 0..250 {
-                            let is_block = dice.below(3) == 0;
-                            if is_block {
-                                run(&mut session, "begin");
-                                run(&mut session, &statement(&mut dice));
-                            }
-                            let done = run(&mut session, &statement(&mut dice));
-                            assert!(
-                                matches!(&*done, "23503" | "23505" | "25P02") || done.len() > 5,
-                                "{done}"
-                            );
-                            let sum = "update total set n = n + 1 where id = 1";
-                            let done = run(&mut session, sum);
-                            let end = match is_block {
-                                true => run(&mut session, "commit"),
-                                false => COMMIT.to_owned(),
-                            };
-                            added += i64::from(done == "UPDATE 1" && end == COMMIT);
-                        }
-                        added
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).sum::<i64>()
+        let added: i64 = std::thread::scope(|scope| {
+            let worker = |seed| {
+                let mut session = session();
+                scope.spawn(move || work(&mut session, seed))
+            };
+            let workers: Vec<_> = (1..=3).map(worker).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum()
         });
-        let mut is = |sql: &str| run(&mut first, sql);
-        assert_eq!(is("select n from total"), format!("Int({added})"), "{level}: lost updates");
-        let orphans = "select count(*) from child c left join parent p on p.id = c.parent \
-                       where p.id is null";
-        assert_eq!(is(orphans), "Int(0)", "{level}: orphans");
-        assert_eq!(is("select count(*) - count(distinct code) from parent"), "Int(0)", "{level}");
-        for k in 0..6 {
-            // By the index, and by a look at each row.
-            for (index, each) in [
-                (format!("select count(*) from child where n = {k}"), "n"),
-                (format!("select count(*) from child where parent = {k}"), "parent"),
-            ] {
-                let slow = format!("select count(*) from child where {each} + 0 = {k}");
-                assert_eq!(is(&index), is(&slow), "{level}: {index}");
-            }
-            let by_code = format!("select count(*) from parent where code = {k}");
-            let slow = format!("select count(*) from parent where code + 0 = {k}");
-            assert_eq!(is(&by_code), is(&slow), "{level}: {by_code}");
+        let total = run(&mut first, "select n from total");
+        assert_eq!(total, format!("Int({added})"), "{level}: lost updates");
+        for (one, other) in race::comparisons() {
+            assert_eq!(run(&mut first, &one), run(&mut first, &other), "{level}: {one}");
         }
         lost += engine.lost_count();
     }

@@ -6,6 +6,7 @@ mod isolation;
 mod levels;
 mod online;
 mod procedures;
+mod race;
 mod replay;
 mod robust;
 mod script;

@@ -38,12 +38,19 @@ use crate::writes::At;
 pub(super) struct Held {
     /// Guards, and at read committed the rows that earlier statements read and wrote.
     reads: ReadSet,
-    /// The guards of single rows, and whether only existence is guarded.
+    /// The single rows, and whether only their existence is held.
     points: BTreeSet<(At, bool)>,
     ranges: BTreeSet<(TableId, KeyRange)>,
 }
 
 impl Held {
+    /// Adds the rows that a statement has read and written. One that is held already has the same
+    /// version, because the statement would not read this snapshot otherwise.
+    fn add(&mut self, mut reads: ReadSet) {
+        reads.points.retain(|it| self.points.insert(((it.table, it.key.clone()), false)));
+        self.reads.append(reads);
+    }
+
     /// The number of reads.
     fn count(&self) -> usize {
         let ranges = self.reads.ranges.iter().map(|range| range.rows.len() + 1);
@@ -75,13 +82,15 @@ impl LocalContext {
         let is_written = |table, key: &Key| self.writes.contains_key(&(table, key.clone()));
         let reads = checked_reads(self.level, reads, ReadSet::default(), is_written);
         let held = self.held.get_or_insert_default();
-        held.reads.append(reads);
+        held.add(reads);
         self.points.clear();
         self.reads_recorded = held.count();
         self.is_recording = false;
-        let pin = &at.pin;
-        let change = first_change(&held.reads, pin.store(), pin.version());
-        if change.is_none() && !self.pin.is_lost() {
+        let (store, version) = (at.pin.store(), at.pin.version());
+        if version == self.pin.version() || self.pin.is_lost() {
+            return;
+        }
+        if first_change(&held.reads, store, version).is_none() {
             (self.pin, self.remote) = (at.pin, at.remote);
         }
     }
