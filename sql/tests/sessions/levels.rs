@@ -12,7 +12,7 @@ use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
-use crate::race::{self, ADD, Dice, is_expected, statement};
+use crate::race;
 use crate::ready;
 
 /// The levels that SQL can name. Its REPEATABLE READ is the snapshot level.
@@ -376,26 +376,6 @@ fn a_schema_change_conflicts_with_all_that_used_the_schema() {
     }
 }
 
-/// Runs statements and increments, each alone or two in a block. Returns the number of increments
-/// that were committed.
-fn work(session: &mut Session, seed: u64) -> i64 {
-    let mut dice = Dice(seed);
-    let mut added = 0;
-    for _ in 0..250 {
-        let is_block = dice.below(3) == 0;
-        if is_block {
-            run(session, "begin");
-        }
-        let done = run(session, &statement(&mut dice));
-        assert!(is_expected(&done), "{done}");
-        let done = run(session, ADD);
-        assert!(is_expected(&done), "{done}");
-        let end = if is_block { run(session, "commit") } else { COMMIT.to_owned() };
-        added += i64::from(done == "UPDATE 1" && end == COMMIT);
-    }
-    added
-}
-
 /// Statements of several threads run on snapshots at the same time, and what they check decides.
 #[test]
 fn constraints_hold_whatever_runs_side_by_side() {
@@ -414,16 +394,14 @@ fn constraints_hold_whatever_runs_side_by_side() {
         let added: i64 = std::thread::scope(|scope| {
             let worker = |seed| {
                 let mut session = session();
-                scope.spawn(move || work(&mut session, seed))
+                scope.spawn(move || race::work(seed, 250, &mut |sql| run(&mut session, sql)))
             };
             let workers: Vec<_> = (1..=3).map(worker).collect();
             workers.into_iter().map(|worker| worker.join().unwrap()).sum()
         });
         let total = run(&mut first, "select n from total");
         assert_eq!(total, format!("Int({added})"), "{level}: lost updates");
-        for (one, other) in race::comparisons() {
-            assert_eq!(run(&mut first, &one), run(&mut first, &other), "{level}: {one}");
-        }
+        race::check(&mut |sql| run(&mut first, sql));
         lost += engine.lost_count();
     }
     assert!(lost > 0, "no two statements met");
