@@ -19,6 +19,7 @@ use pangea_core::txn::{Context, Procedure, Scan, Stop};
 use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::exec;
+use crate::guarded::{Hold, guarding};
 
 /// The name of the procedure in the registry.
 pub(crate) const INDEX: &str = "sql.index";
@@ -141,7 +142,7 @@ impl Procedure for BuildIndex {
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        Self::execute(args, cx).map_err(Stop::from)?;
+        guarding(cx, Hold::Reads, |cx| Self::execute(args, cx)).map_err(Stop::from)?;
         Ok(Vec::new())
     }
 }

@@ -19,6 +19,7 @@ pub mod error;
 mod exec;
 mod explain;
 mod expr;
+mod guarded;
 pub mod history;
 mod insight;
 mod keys;

@@ -1,25 +1,27 @@
 //! An engine of one node without a protocol: programs run one after another, in memory.
 //!
 //! It serves tests, and SQL without a cluster. A lock orders programs, the reads of interactive
-//! transactions are certified, and all data is lost when the engine is dropped.
+//! transactions are certified, and all data is lost when the engine is dropped. Below the
+//! serializable level programs run side by side, and what the level checks is checked in the lock.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pangea_core::exec::Change;
-use pangea_core::guarantee::Isolation;
-use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
-use pangea_core::key::{Direction, Key};
+use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::{Change, Overlay, checked_reads, first_change};
+use pangea_core::guarantee::{Isolation, Isolations};
+use pangea_core::hash::HashSet;
+use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
+use pangea_core::key::Key;
 use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{
-    Abort, Certified, Outcome, Procedure, Program, ReadVersion, Registry, SqlState, Stop,
+    Abort, Certified, Outcome, Procedure, Program, Registry, SqlState, Stop, Write,
 };
 
 use crate::engine::{Engine, NodeInfo, Unavailable};
@@ -71,12 +73,16 @@ struct Shared {
     store: Arc<Store>,
     registry: Arc<Registry>,
     topology: Topology,
-    /// The number of the last transaction; locked while a transaction runs.
+    /// The levels that transactions can have.
+    isolations: Isolations,
+    /// The number of the last transaction; locked while a transaction commits.
     last: Mutex<u64>,
     /// The number of requests for a fresh snapshot.
     fresh_count: AtomicU64,
     /// The number of programs that were procedure calls.
     program_count: AtomicU64,
+    /// The number of runs of programs that were repeated.
+    lost_count: AtomicU64,
     threads: Threads,
     history: History,
 }
@@ -95,22 +101,33 @@ impl MemoryEngine {
 
     /// Returns an empty database whose registry has more procedures than SQL needs.
     pub fn with_procedures(more: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
-        Self::made(Retention { time: Duration::ZERO, ..HISTORY }, more)
+        Self::made(Retention { time: Duration::ZERO, ..HISTORY }, serializable(), more)
+    }
+
+    /// Returns an empty database that offers these isolation levels.
+    pub fn offering(isolations: Isolations) -> Self {
+        Self::made(Retention { time: Duration::ZERO, ..HISTORY }, isolations, [])
     }
 
     /// Returns an empty database that records its history at each commit.
     pub fn remembering() -> Self {
-        Self::made(HISTORY, [])
+        Self::made(HISTORY, serializable(), [])
     }
 
-    fn made(retention: Retention, more: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
+    fn made(
+        retention: Retention,
+        isolations: Isolations,
+        more: impl IntoIterator<Item = Arc<dyn Procedure>>,
+    ) -> Self {
         let shared = Shared {
             store: Arc::new(Store::new()),
             registry: Arc::new(Registry::new(crate::procedures().into_iter().chain(more))),
             topology: Topology::one_node_per_region("memory", &["here"], Span::ZERO),
+            isolations,
             last: Mutex::new(0),
             fresh_count: AtomicU64::new(0),
             program_count: AtomicU64::new(0),
+            lost_count: AtomicU64::new(0),
             threads: Threads::default(),
             history: History::new(retention),
         };
@@ -129,38 +146,90 @@ impl MemoryEngine {
         self.shared.program_count.load(Ordering::Relaxed)
     }
 
+    /// Returns how often a program had to run again, because a row that it depends on had changed.
+    pub fn lost_count(&self) -> u64 {
+        self.shared.lost_count.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of parallel reads.
     pub fn side_by_side_count(&self) -> u64 {
         self.shared.threads.count.load(Ordering::Relaxed)
     }
 
-    fn run(&self, program: Program) -> Outcome {
-        let mut last = self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let store = &self.shared.store;
-        let (writes, result) = match program {
+    fn run(&self, program: Program, level: Isolation) -> Outcome {
+        match program {
             Program::Call { procedure, args } => {
                 self.shared.program_count.fetch_add(1, Ordering::Relaxed);
-                let Some(procedure) = self.shared.registry.procedure(procedure) else {
-                    return Outcome::Aborted(Abort::new(SqlState::INTERNAL_ERROR, "no procedure"));
-                };
-                let mut cx = LocalContext::transaction(store.pin());
-                match procedure.run(&args, &mut cx) {
-                    Ok(result) => (
-                        cx.into_certified().map_or(Vec::new(), |certified| certified.writes),
-                        result,
-                    ),
-                    Err(Stop::Abort(abort)) => return Outcome::Aborted(abort),
-                    Err(Stop::Interrupted) => {
-                        let abort = Abort::new(SqlState::INTERNAL_ERROR, "interrupted");
-                        return Outcome::Aborted(abort);
-                    }
+                match level {
+                    Isolation::Serializable => self.run_alone(procedure, &args),
+                    _ => self.run_on_snapshot(&Program::Call { procedure, args }, level),
                 }
             }
-            Program::Certified(certified) => match self.certify(&certified) {
-                Ok(()) => (certified.writes, Vec::new()),
-                Err(abort) => return Outcome::Aborted(abort),
-            },
+            Program::Certified(certified) => {
+                let last = self.lock();
+                match self.changed(&certified, level) {
+                    None => self.apply(last, certified.writes, Vec::new()),
+                    Some(change) => Outcome::Aborted(change.into_abort()),
+                }
+            }
+        }
+    }
+
+    /// Runs a call while no other transaction commits.
+    fn run_alone(&self, procedure: ProcedureId, args: &[u8]) -> Outcome {
+        let last = self.lock();
+        let Some(procedure) = self.shared.registry.procedure(procedure) else {
+            return Outcome::Aborted(Abort::new(SqlState::INTERNAL_ERROR, "no procedure"));
         };
+        let pin = self.shared.store.pin();
+        let mut cx = LocalContext::transaction(pin, Isolation::Serializable);
+        match procedure.run(args, &mut cx) {
+            Ok(result) => {
+                let writes = cx.into_certified().map_or(Vec::new(), |certified| certified.writes);
+                self.apply(last, writes, result)
+            }
+            Err(Stop::Abort(abort)) => Outcome::Aborted(abort),
+            Err(Stop::Interrupted) => {
+                Outcome::Aborted(Abort::new(SqlState::INTERNAL_ERROR, "interrupted"))
+            }
+        }
+    }
+
+    /// Runs a call on the newest snapshot, again and again until what its level checks is unchanged
+    /// at the end of the run.
+    fn run_on_snapshot(&self, program: &Program, level: Isolation) -> Outcome {
+        let Shared { store, registry, .. } = &*self.shared;
+        loop {
+            let pin = store.pin();
+            let (at, timeline, nothing) = (pin.version(), pin.timeline(), Overlay::new());
+            let run = optimistic::run_guarded(registry, program, store, at, &nothing);
+            // In a cluster others commit meanwhile.
+            std::thread::yield_now();
+            let Run { result, reads, guards, writes } = run;
+            let result = match result {
+                Ok(result) => result,
+                Err(abort) => return Outcome::Aborted(abort),
+            };
+            let written: HashSet<_> = writes.iter().map(|it| (it.table, &it.key)).collect();
+            let is_written = |table, key: &Key| written.contains(&(table, key));
+            let reads = checked_reads(level, reads, guards, is_written);
+            drop(written);
+            let certified = Certified { reads, writes, at, timeline };
+            let last = self.lock();
+            if self.changed(&certified, level).is_none() {
+                return self.apply(last, certified.writes, result);
+            }
+            self.shared.lost_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.shared.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Commits writes. Nothing else commits while the number of the last transaction is locked.
+    fn apply(&self, mut last: MutexGuard<'_, u64>, writes: Vec<Write>, result: Vec<u8>) -> Outcome {
+        let store = &self.shared.store;
         *last += 1;
         let txn = TxnId::new(NodeId(0), *last);
         let version = store.published().next();
@@ -173,45 +242,26 @@ impl MemoryEngine {
         Outcome::Committed { txn, version, result }
     }
 
-    /// Checks that the transaction would read the same now.
-    fn certify(&self, certified: &Certified) -> Result<(), Abort> {
+    /// The first row that has changed and that the transaction's level checks.
+    fn changed(&self, certified: &Certified, level: Isolation) -> Option<Change> {
         let store = &self.shared.store;
-        let at = store.published();
-        for read in &certified.reads.points {
-            let version = store.read(read.table, &read.key, at);
-            if seen(version.as_ref()) != read.seen {
-                return Err(self.conflict(read.table, &read.key));
-            }
+        let now = store.published();
+        let change = first_change(&certified.reads, store, now);
+        if change.is_some() || level != Isolation::Snapshot {
+            return change;
         }
-        for read in &certified.reads.ranges {
-            let mut rows = Vec::new();
-            store.scan(read.table, &read.range, Direction::Forward, at, |key, version| {
-                if version.value.is_some() {
-                    rows.push((key.clone(), seen(Some(version))));
-                }
-                ControlFlow::Continue(())
-            });
-            let changed = rows
-                .iter()
-                .chain(&read.rows)
-                .find(|row| !(rows.contains(row) && read.rows.contains(row)));
-            if let Some((key, _)) = changed {
-                return Err(self.conflict(read.table, key));
-            }
-        }
-        Ok(())
-    }
-
-    fn conflict(&self, table: TableId, key: &Key) -> Abort {
-        let version = self.shared.store.read(table, key, self.shared.store.published());
-        let winner = version.map(|version| version.header.writer());
-        Change { table, key: key.clone(), winner }.into_abort()
+        certified.writes.iter().find_map(|Write { table, key, .. }| {
+            let newest = store.head(*table, key, now)?;
+            let winner = newest.value.as_ref().map(|_| newest.header.writer());
+            let change = Change { table: *table, key: key.clone(), winner };
+            (newest.version > certified.at).then_some(change)
+        })
     }
 }
 
-fn seen(version: Option<&Version>) -> ReadVersion {
-    let live = version.filter(|version| version.value.is_some());
-    live.map_or(ReadVersion::Absent, |version| ReadVersion::At(version.version))
+/// The levels of an engine that offers one.
+fn serializable() -> Isolations {
+    Isolations::new(Isolation::Serializable, &[])
 }
 
 #[async_trait]
@@ -232,8 +282,12 @@ impl Engine for MemoryEngine {
         &self.shared.threads
     }
 
-    async fn commit(&self, program: Program, _: Isolation) -> Result<Outcome, Unavailable> {
-        Ok(self.run(program))
+    fn isolations(&self) -> Isolations {
+        self.shared.isolations
+    }
+
+    async fn commit(&self, program: Program, level: Isolation) -> Result<Outcome, Unavailable> {
+        Ok(self.run(program, level))
     }
 
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {

@@ -91,7 +91,7 @@ impl RemoteSnapshot {
 }
 
 /// A snapshot: its local rows and, if tables are partitioned, its remote rows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Local rows.
     pub pin: Pin,

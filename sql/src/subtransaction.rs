@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Abort, Context, Scan, SqlState, Stop, Visit};
+use pangea_core::txn::{Abort, Context, Guards, Scan, SqlState, Stop, Visit};
 use pangea_core::value::Value;
 
 use crate::writes::{At, Written, in_range, is_before};
@@ -111,5 +111,9 @@ impl Context for Subtransaction<'_> {
 
     fn estimate(&self, table: TableId) -> Option<usize> {
         self.cx.estimate(table)
+    }
+
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
+        self.cx.guards()
     }
 }

@@ -192,6 +192,9 @@ impl<'a> RowChanges<'a> {
 fn is_same(then: ReadVersion, standing: CurrentVersion) -> bool {
     match then {
         ReadVersion::Absent | ReadVersion::At(_) => standing.seen == then,
+        ReadVersion::Present => {
+            !matches!(standing.seen, ReadVersion::Absent | ReadVersion::LocalDeleted(_))
+        }
         // Only clients of the native protocol could read so. Sessions of SQL read snapshots.
         ReadVersion::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
         ReadVersion::LocalDeleted(_) => {

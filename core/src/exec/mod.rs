@@ -20,10 +20,12 @@
 //! - `call` runs procedures and catches their panics.
 //! - `writes` buffers the writes of a program.
 //! - `merge` lays uncommitted rows over a scan of the store.
+//! - `isolation` selects the reads that a transaction's level checks.
 //! - `size` limits the reads and writes of a transaction.
 
 mod call;
 mod certify;
+mod isolation;
 mod merge;
 pub mod optimistic;
 pub mod ordered;
@@ -37,6 +39,7 @@ mod writes;
 
 pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
 pub use certify::Change;
+pub use isolation::checked_reads;
 pub use optimistic::first_change;
 pub use overlay::Overlay;
 pub use size::{

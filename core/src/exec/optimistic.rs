@@ -19,14 +19,15 @@
 //! [`run_group`] runs many programs with the result of serial execution, in parallel if they do not
 //! conflict.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::call::{call, gave_up, warm};
 use super::certify::{self, Change, CurrentState, CurrentVersion, VisitState};
 use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
-use super::size::check_size;
+use super::size::{check_bytes, reads_bytes, writes_bytes};
 use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
@@ -34,8 +35,8 @@ use crate::mutate;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
-    Abort, Certified, Context, Footprint, PointRead, Program, RangeRead, ReadSet, ReadVersion,
-    Registry, Scan, Stop, Visit, Write,
+    Abort, Certified, Context, Footprint, Guards, PointRead, Program, RangeRead, ReadSet,
+    ReadVersion, Registry, Scan, Stop, Visit, Write,
 };
 use crate::value::Value;
 
@@ -47,6 +48,8 @@ pub struct Run {
     /// The reads of the program. Recorded for an abort too, because an abort is correct only if its
     /// reads are current.
     pub reads: ReadSet,
+    /// The reads that must hold at every isolation level. Recorded by [`run_guarded`] alone.
+    pub guards: ReadSet,
     /// The writes of the program, each key once, in the order of its first write. Empty after an
     /// abort.
     pub writes: Vec<Write>,
@@ -69,29 +72,50 @@ pub fn run(
     at: SnapshotVersion,
     overlay: &Overlay,
 ) -> Run {
-    let base = Base { store, at, overlay };
+    run_on(registry, program, Base { store, at, overlay }, None)
+}
+
+/// Like [`run`], for an isolation level at which not all reads are checked: also records the guards
+/// of the program.
+pub fn run_guarded(
+    registry: &Registry,
+    program: &Program,
+    store: &Store,
+    at: SnapshotVersion,
+    overlay: &Overlay,
+) -> Run {
+    run_on(registry, program, Base { store, at, overlay }, Some(GuardSet::default()))
+}
+
+fn run_on(registry: &Registry, program: &Program, base: Base<'_>, guards: Option<GuardSet>) -> Run {
     match program {
         Program::Call { procedure, args } => {
-            warm(registry, *procedure, args, store, at);
-            let mut observed = Observed::new(base);
+            warm(registry, *procedure, args, base.store, base.at);
+            let mut observed = Observed::new(base, guards);
             let result = match call(registry, *procedure, args, &mut observed) {
                 Ok(result) => Ok(result),
                 Err(Stop::Abort(abort)) => Err(abort),
                 Err(Stop::Interrupted) => Err(gave_up()),
             };
             let writes = if result.is_ok() { observed.writes.take() } else { Vec::new() };
-            match check_size(&observed.reads, &writes) {
-                Ok(()) => Run { result, reads: observed.reads, writes },
-                Err(abort) => {
-                    Run { result: Err(abort), reads: ReadSet::default(), writes: Vec::new() }
-                }
+            let guards = observed.guards.map(|guards| guards.reads).unwrap_or_default();
+            let reads = observed.reads;
+            let bytes = reads_bytes(&reads) + reads_bytes(&guards) + writes_bytes(&writes);
+            match check_bytes(bytes) {
+                Ok(()) => Run { result, reads, guards, writes },
+                Err(abort) => Run {
+                    result: Err(abort),
+                    reads: ReadSet::default(),
+                    guards: ReadSet::default(),
+                    writes: Vec::new(),
+                },
             }
         }
         Program::Certified(Certified { reads, writes, .. }) => {
             let change = certify::first_change(reads, &base);
             let result = change.map_or(Ok(Vec::new()), |change| Err(change.into_abort()));
             let writes = if result.is_ok() { writes.clone() } else { Vec::new() };
-            Run { result, reads: reads.clone(), writes }
+            Run { result, reads: reads.clone(), guards: ReadSet::default(), writes }
         }
     }
 }
@@ -114,7 +138,7 @@ pub fn probe(
     match program {
         Program::Call { procedure, args } => {
             warm(registry, *procedure, args, store, at);
-            let mut observed = Observed::new(Base { store, at, overlay });
+            let mut observed = Observed::new(Base { store, at, overlay }, None);
             // The result is ignored, because the program will run again at its place.
             let _result = call(registry, *procedure, args, &mut observed);
             Footprint::of_run(&observed.reads, &observed.writes.take())
@@ -243,27 +267,79 @@ struct Observed<'a> {
     base: Base<'a>,
     reads: ReadSet,
     read_positions: Positions,
-    /// The ranges in `reads`.
-    ranges_read: BTreeSet<(TableId, KeyRange)>,
+    /// The positions of the ranges in `reads`.
+    ranges_read: BTreeMap<(TableId, KeyRange), usize>,
     writes: OwnWrites,
+    guards: Option<GuardSet>,
+}
+
+/// The guards of a run.
+#[derive(Debug, Default)]
+struct GuardSet {
+    reads: ReadSet,
+    positions: Positions,
+    ranges: BTreeSet<(TableId, KeyRange)>,
+}
+
+impl GuardSet {
+    /// Adds a read of a key. A version says more than existence.
+    fn add(&mut self, table: TableId, key: HashedKey, seen: ReadVersion) {
+        match self.positions.find(&self.reads.points, table, &key) {
+            Some(at) if seen != ReadVersion::Present => self.reads.points[at].seen = seen,
+            Some(_) => {}
+            None => {
+                self.positions.push(table, &key);
+                self.reads.points.push(PointRead { table, key: key.into(), seen });
+            }
+        }
+    }
 }
 
 impl<'a> Observed<'a> {
-    fn new(base: Base<'a>) -> Self {
+    fn new(base: Base<'a>, guards: Option<GuardSet>) -> Self {
         Self {
             base,
             reads: ReadSet::default(),
             read_positions: Positions::default(),
-            ranges_read: BTreeSet::new(),
+            ranges_read: BTreeMap::new(),
             writes: OwnWrites::default(),
+            guards,
         }
     }
 
     /// The base does not change during a run, so a range that was read before has the same rows.
     fn record_range(&mut self, read: RangeRead) {
-        if self.ranges_read.insert((read.table, read.range.clone())) {
+        if let Entry::Vacant(vacant) = self.ranges_read.entry((read.table, read.range.clone())) {
+            vacant.insert(self.reads.ranges.len());
             self.reads.ranges.push(read);
         }
+    }
+
+    /// The version of a key beneath the writes of the run.
+    fn seen(&self, table: TableId, key: &HashedKey) -> ReadVersion {
+        match self.read_positions.find(&self.reads.points, table, key) {
+            Some(at) => self.reads.points[at].seen,
+            None => self.base.read(table, key).0,
+        }
+    }
+
+    fn guard(&mut self, table: TableId, key: HashedKey, seen: ReadVersion) {
+        if let Some(guards) = &mut self.guards {
+            guards.add(table, key, seen);
+        }
+    }
+
+    /// The rows of a range beneath the writes of the run.
+    fn rows(&self, table: TableId, range: &KeyRange) -> Vec<(Key, ReadVersion)> {
+        if let Some(&at) = self.ranges_read.get(&(table, range.clone())) {
+            return self.reads.ranges[at].rows.clone();
+        }
+        let mut rows = Vec::new();
+        self.base.range(table, range, &mut |key, standing| {
+            rows.push((key.clone(), standing.seen));
+            ControlFlow::Continue(())
+        });
+        rows
     }
 }
 
@@ -331,6 +407,38 @@ impl Context for Observed<'_> {
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
         self.base.store.warm_at(self.base.at, rows.iter().map(|(table, key)| (*table, key)));
+    }
+
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
+        if self.guards.is_some() { Some(self) } else { None }
+    }
+}
+
+impl Guards for Observed<'_> {
+    fn row(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
+        let key = HashedKey::from(key);
+        let seen = self.seen(table, &key);
+        self.guard(table, key, seen);
+        Ok(())
+    }
+
+    fn existence(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
+        let key = HashedKey::from(key);
+        let seen = match self.seen(table, &key) {
+            ReadVersion::At(_) => ReadVersion::Present,
+            seen => seen,
+        };
+        self.guard(table, key, seen);
+        Ok(())
+    }
+
+    fn range(&mut self, table: TableId, range: &KeyRange) -> Result<(), Stop> {
+        let rows = self.rows(table, range);
+        let Some(guards) = &mut self.guards else { return Ok(()) };
+        if guards.ranges.insert((table, range.clone())) {
+            guards.reads.ranges.push(RangeRead { table, range: range.clone(), rows });
+        }
+        Ok(())
     }
 }
 

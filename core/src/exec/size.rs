@@ -41,7 +41,7 @@ pub(super) fn bytes_of(writes: usize, contents_bytes: usize) -> usize {
 }
 
 /// The approximate encoded size of reads in bytes.
-fn reads_bytes(reads: &ReadSet) -> usize {
+pub(super) fn reads_bytes(reads: &ReadSet) -> usize {
     const READ_BYTES: usize = 16;
     let points = reads.points.iter().map(|read| READ_BYTES + read.key.len());
     let rows = reads.ranges.iter().flat_map(|range| &range.rows);

@@ -13,6 +13,7 @@
 //! chosen at the node that accepted the transaction.
 
 mod footprint;
+mod guards;
 mod outcome;
 mod parts;
 mod procedure;
@@ -21,6 +22,7 @@ mod sets;
 use bytes::Bytes;
 
 pub use footprint::{Footprint, LockMode, PointLock, RangeLock};
+pub use guards::Guards;
 pub use outcome::{Abort, Outcome, SqlState};
 pub use parts::{Parts, Taken};
 pub use procedure::{CODE_VERSION, CodeDigest, Context, Procedure, Registry, Scan, Stop, Visit};
@@ -43,10 +45,11 @@ pub enum Program {
 }
 
 /// The reads and writes of an interactive transaction. At its place in the order it commits if its
-/// reads are still current; otherwise it aborts with SQLSTATE 40001.
+/// reads are still current; otherwise it aborts with SQLSTATE 40001. Whoever submits it leaves out
+/// the reads that its isolation level does not check: see [`crate::exec::checked_reads`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Certified {
-    /// The keys and ranges read, with their versions.
+    /// The keys and ranges that must not have changed, with the versions that were read.
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,

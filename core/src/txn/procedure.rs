@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Abort, Footprint, Parts};
+use super::{Abort, Footprint, Guards, Parts};
 use crate::ids::{ProcedureId, TableId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::value::Value;
@@ -92,6 +92,12 @@ pub trait Context {
     /// the program must then scan.
     fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
         let _ = table;
+        None
+    }
+
+    /// The guards of the run. `None` if the executor checks all reads anyway, or if nothing that was
+    /// read can change before the commit.
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
         None
     }
 

@@ -17,6 +17,8 @@ pub enum ReadVersion {
     Local(TxnId),
     /// No value, because an uncommitted transaction of the reader's node deleted the key.
     LocalDeleted(TxnId),
+    /// Any version: the reader depends only on the existence of the key.
+    Present,
 }
 
 /// A read of one key.
@@ -66,6 +68,12 @@ impl ReadSet {
     /// Whether there are no reads.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Adds the reads of another set.
+    pub fn append(&mut self, mut other: Self) {
+        self.points.append(&mut other.points);
+        self.ranges.append(&mut other.ranges);
     }
 
     /// Appends the read set to `out`. [`ReadSet::decode`] is the inverse.
@@ -121,6 +129,7 @@ impl ReadVersion {
     const AT: u8 = 1;
     const LOCAL: u8 = 2;
     const LOCAL_DELETED: u8 = 3;
+    const PRESENT: u8 = 4;
 
     /// The read of a value or deletion that an uncommitted local transaction wrote.
     pub fn local(txn: TxnId, is_live: bool) -> Self {
@@ -131,13 +140,14 @@ impl ReadVersion {
     pub fn local_writer(self) -> Option<TxnId> {
         match self {
             Self::Local(txn) | Self::LocalDeleted(txn) => Some(txn),
-            Self::Absent | Self::At(_) => None,
+            Self::Absent | Self::At(_) | Self::Present => None,
         }
     }
 
     fn encode(self, out: &mut Vec<u8>) {
         match self {
             Self::Absent => out.put_u8(Self::ABSENT),
+            Self::Present => out.put_u8(Self::PRESENT),
             Self::At(version) => {
                 out.put_u8(Self::AT);
                 out.put_varint(version.0);
@@ -156,6 +166,7 @@ impl ReadVersion {
     fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match from.u8("version seen")? {
             Self::ABSENT => Ok(Self::Absent),
+            Self::PRESENT => Ok(Self::Present),
             Self::AT => Ok(Self::At(SnapshotVersion(from.varint("version seen")?))),
             Self::LOCAL => Ok(Self::Local(TxnId::from_bits(from.u64("version seen")?))),
             Self::LOCAL_DELETED => {
@@ -228,6 +239,7 @@ mod tests {
             ReadVersion::Absent,
             ReadVersion::At(SnapshotVersion(300)),
             ReadVersion::Local(TxnId::new(NodeId(2), 9)),
+            ReadVersion::Present,
         ];
         let points = seen
             .iter()

@@ -281,7 +281,7 @@ pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
         ReadVersion::Local(_) | ReadVersion::LocalDeleted(_) => false,
-        ReadVersion::Absent | ReadVersion::At(_) => true,
+        ReadVersion::Absent | ReadVersion::At(_) | ReadVersion::Present => true,
     })
 }
 

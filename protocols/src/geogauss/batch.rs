@@ -244,7 +244,9 @@ fn is_sound(record: &TxnRecord) -> bool {
     let points = checks.reads.points.iter().map(|read| read.seen);
     let ranges = checks.reads.ranges.iter();
     let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
-    points.chain(rows).all(|seen| matches!(seen, ReadVersion::Absent | ReadVersion::At(_)))
+    points
+        .chain(rows)
+        .all(|seen| matches!(seen, ReadVersion::Absent | ReadVersion::At(_) | ReadVersion::Present))
 }
 
 #[cfg(test)]
@@ -260,7 +262,8 @@ mod tests {
         let (source, table) = (NodeId(2), TableId(300));
         let key = Key::from(&b"k"[..]);
         let seen = ReadVersion::At(SnapshotVersion(3));
-        let points = vec![PointRead { table, key: key.clone(), seen }];
+        let points = [seen, ReadVersion::Present];
+        let points = points.map(|seen| PointRead { table, key: key.clone(), seen }).to_vec();
         let rows = vec![(key.clone(), seen)];
         let ranges = vec![RangeRead { table, range: KeyRange::prefix(b"k"), rows }];
         let write = |value: Option<&[u8]>, is_checked| {

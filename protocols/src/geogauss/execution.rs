@@ -123,8 +123,11 @@ impl GeoGauss {
         let (registry, store, overlay) = (&self.state.registry, cx.store, Overlay::new());
         cx.begin_work();
         let runs = map(cx.pool, &optimistic, |_, job| match &job.program {
-            Program::Call { .. } => {
+            Program::Call { .. } if job.level == Isolation::Serializable => {
                 Some(optimistic::run(registry, &job.program, store, at, &overlay))
+            }
+            Program::Call { .. } => {
+                Some(optimistic::run_guarded(registry, &job.program, store, at, &overlay))
             }
             Program::Certified(_) => None,
         });
@@ -165,7 +168,7 @@ impl GeoGauss {
             let txn = TxnId::new(self.state.me(), 0);
             return cx.reply(job.ticket, Outcome::Committed { txn, version: at, result });
         }
-        let checks = isolation::checks(job.level, run.reads, run.writes);
+        let checks = isolation::checks(job.level, run.reads, run.guards, run.writes);
         let weight = weight_of(&checks);
         let work = Work::Merge { base: at, checks };
         self.append(cx, Planned { job, start, work, result, weight });

@@ -5,11 +5,12 @@
 //!
 //! | level | rows that must be as on the base | reads that travel |
 //! |---|---|---|
-//! | read committed | those that it wrote after reading them | none |
-//! | repeatable read | those that it read | rows, one by one |
-//! | snapshot | those that it wrote | none |
+//! | read committed | those that it wrote after reading them | guards |
+//! | repeatable read | those that it read | rows, one by one, and guards |
+//! | snapshot | those that it wrote | guards |
 //! | serializable | those that it read, and the ranges | all |
 //!
+//! Guards are reads of constraints, locks and the schema ([`pangea_core::txn::Guards`]).
 //! So no update is lost at any level. A blind write overwrites the row as it is, except at the
 //! snapshot level, where the first committer wins.
 //!
@@ -18,11 +19,11 @@
 //! test of snapshot isolation misses the epoch after the base (`row.cen - 1 > lsn`). All three
 //! lose updates.
 
+use pangea_core::exec::checked_reads;
 use pangea_core::guarantee::Isolation;
 use pangea_core::hash::HashSet;
-use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Certified, PointRead, ReadSet, Write};
+use pangea_core::txn::{Certified, ReadSet, ReadVersion, Write};
 
 /// The writes of a transaction, and the checks before they are applied.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,93 +43,43 @@ pub struct CheckedWrite {
     pub is_checked: bool,
 }
 
-/// The checks of a run with these reads and writes.
-pub fn checks(level: Isolation, reads: ReadSet, writes: Vec<Write>) -> Checks {
-    let were_read = match level {
-        Isolation::Snapshot => HashSet::default(),
-        Isolation::ReadCommitted | Isolation::RepeatableRead | Isolation::Serializable => {
-            rows_read(&reads)
-        }
-    };
+/// The checks of a run with these reads, guards and writes. It read one snapshot, its base, so a
+/// checked write stands for a read of the same row.
+pub fn checks(level: Isolation, reads: ReadSet, guards: ReadSet, writes: Vec<Write>) -> Checks {
+    let written: HashSet<_> = writes.iter().map(|write| (write.table, &write.key)).collect();
+    let is_written = |table, key: &Key| written.contains(&(table, key));
+    let mut reads = checked_reads(level, reads, guards, is_written);
+    let (of_written, others): (Vec<_>, Vec<_>) = std::mem::take(&mut reads.points)
+        .into_iter()
+        .partition(|it| it.seen != ReadVersion::Present && is_written(it.table, &it.key));
+    reads.points = others;
+    drop(written);
+    let were_read: HashSet<_> = of_written.iter().map(|read| (read.table, &read.key)).collect();
     let is_checked = |write: &Write| {
         level == Isolation::Snapshot || were_read.contains(&(write.table, &write.key))
     };
-    let writes: Vec<_> = writes
+    let writes = writes
         .into_iter()
         .map(|write| CheckedWrite { is_checked: is_checked(&write), write })
         .collect();
-    drop(were_read);
-    let reads = match level {
-        Isolation::ReadCommitted | Isolation::Snapshot => ReadSet::default(),
-        Isolation::RepeatableRead => without_written(rows_one_by_one(reads), &writes),
-        Isolation::Serializable => without_written(reads, &writes),
-    };
     Checks { reads, writes }
 }
 
-/// The checks of an interactive transaction. Below the snapshot level each of its statements
-/// has read a snapshot of its own, so the reads say which version they saw.
+/// The checks of an interactive transaction. At read committed each of its statements has read a
+/// snapshot of its own, so the reads say which version they saw.
 pub fn certified(level: Isolation, certified: Certified) -> Checks {
     let Certified { reads, writes, .. } = certified;
-    let reads = match level {
-        Isolation::ReadCommitted => of_written(rows_one_by_one(reads), &writes),
-        Isolation::RepeatableRead => rows_one_by_one(reads),
-        Isolation::Snapshot => ReadSet::default(),
-        Isolation::Serializable => reads,
-    };
     let is_checked = level == Isolation::Snapshot;
     let writes = writes.into_iter().map(|write| CheckedWrite { write, is_checked }).collect();
     Checks { reads, writes }
 }
 
-/// Reads of rows that are written.
-fn of_written(mut reads: ReadSet, writes: &[Write]) -> ReadSet {
-    let written: HashSet<_> = writes.iter().map(|write| (write.table, &write.key)).collect();
-    reads.points.retain(|read| written.contains(&(read.table, &read.key)));
-    reads
-}
-
-/// The rows that were read, one by one or in ranges.
-fn rows_read(reads: &ReadSet) -> HashSet<(TableId, &Key)> {
-    let points = reads.points.iter().map(|read| (read.table, &read.key));
-    let in_range = reads
-        .ranges
-        .iter()
-        .flat_map(|read| read.rows.iter().map(move |(key, _)| (read.table, key)));
-    points.chain(in_range).collect()
-}
-
-/// The rows of all reads as reads of single keys, each once: a row that appears later in a range is
-/// not noticed.
-fn rows_one_by_one(reads: ReadSet) -> ReadSet {
-    let points = reads.points.iter();
-    let mut seen: HashSet<_> = points.map(|it| (it.table, it.key.clone())).collect();
-    let mut points = reads.points;
-    for read in reads.ranges {
-        for (key, version) in read.rows {
-            if seen.insert((read.table, key.clone())) {
-                points.push(PointRead { table: read.table, key, seen: version });
-            }
-        }
-    }
-    ReadSet { points, ranges: Vec::new() }
-}
-
-/// Leaves out reads of single keys that a checked write stands for.
-fn without_written(reads: ReadSet, writes: &[CheckedWrite]) -> ReadSet {
-    let checked = writes.iter().filter(|it| it.is_checked);
-    let checked: HashSet<_> = checked.map(|it| (it.write.table, &it.write.key)).collect();
-    let ReadSet { mut points, ranges } = reads;
-    points.retain(|read| !checked.contains(&(read.table, &read.key)));
-    ReadSet { points, ranges }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pangea_core::ids::SnapshotVersion;
+    use pangea_core::ids::{SnapshotVersion, TableId};
     use pangea_core::key::KeyRange;
-    use pangea_core::txn::{RangeRead, ReadVersion};
+    use pangea_core::txn::{PointRead, RangeRead};
 
     const TABLE: TableId = TableId(1);
     const SEEN: ReadVersion = ReadVersion::At(SnapshotVersion(3));
@@ -159,22 +110,31 @@ mod tests {
 
     #[test]
     fn each_level_checks_its_rows() {
-        let of = |level| described(&checks(level, reads(), writes()));
+        let of = |level| described(&checks(level, reads(), ReadSet::default(), writes()));
         assert_eq!(of(Isolation::ReadCommitted), (vec![], 0, vec![true, true, false]));
         assert_eq!(of(Isolation::RepeatableRead), (vec![2, 3], 0, vec![true, true, false]));
         assert_eq!(of(Isolation::Snapshot), (vec![], 0, vec![true, true, true]));
-        assert_eq!(of(Isolation::Serializable), (vec![2], 1, vec![true, true, false]));
+        assert_eq!(of(Isolation::Serializable), (vec![2], 1, vec![true, false, false]));
     }
+
     #[test]
-    fn each_level_checks_the_rows_of_an_interactive_transaction() {
+    fn a_guard_is_checked_and_a_written_row_stands_for_its_own() {
+        let point = |k, seen| PointRead { table: TABLE, key: key(k), seen };
+        let points = vec![point(1, ReadVersion::Present), point(7, SEEN), point(9, SEEN)];
+        let guards = ReadSet { points, ranges: Vec::new() };
+        let of = |level| described(&checks(level, ReadSet::default(), guards.clone(), writes()));
+        assert_eq!(of(Isolation::ReadCommitted), (vec![1, 7], 0, vec![false, false, true]));
+        assert_eq!(of(Isolation::Snapshot), (vec![1, 7], 0, vec![true; 3]));
+        assert_eq!(of(Isolation::Serializable), (vec![], 0, vec![false; 3]));
+    }
+
+    #[test]
+    fn an_interactive_transaction_names_the_reads_to_be_checked() {
         let of = |level| {
             let it = Certified { reads: reads(), writes: writes(), ..Certified::default() };
             described(&certified(level, it))
         };
-        let unchecked = vec![false; 3];
-        assert_eq!(of(Isolation::ReadCommitted), (vec![1, 4], 0, unchecked.clone()));
-        assert_eq!(of(Isolation::RepeatableRead), (vec![1, 2, 3, 4], 0, unchecked.clone()));
-        assert_eq!(of(Isolation::Snapshot), (vec![], 0, vec![true; 3]));
-        assert_eq!(of(Isolation::Serializable), (vec![1, 2], 1, unchecked));
+        assert_eq!(of(Isolation::ReadCommitted), (vec![1, 2], 1, vec![false; 3]));
+        assert_eq!(of(Isolation::Snapshot), (vec![1, 2], 1, vec![true; 3]));
     }
 }

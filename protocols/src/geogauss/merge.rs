@@ -24,11 +24,12 @@
 use std::collections::BTreeMap;
 
 use pangea_core::exec::{Change, first_change};
-use pangea_core::hash::{Entry, HashMap};
+use pangea_core::hash::HashMap;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::pool::{Pool, map};
 use pangea_core::store::Store;
+use pangea_core::txn::ReadVersion;
 use serde::{Deserialize, Serialize};
 
 use super::deletions::{Deletions, hash_row};
@@ -162,10 +163,18 @@ type Row<'a> = (TableId, &'a Key);
 /// A transaction with its place in the order.
 type Writer = (Rank, TxnId);
 
-/// The first transaction that has written each row.
+/// The transactions that have written a row.
+#[derive(Clone, Copy)]
+struct Writers {
+    first: Writer,
+    /// The first one that has deleted it.
+    deleter: Option<Writer>,
+}
+
+/// The rows that transactions have written.
 struct Written<'a> {
-    rows: HashMap<Row<'a>, Writer>,
-    /// The same in the order of the keys, if ranges are looked up.
+    rows: HashMap<Row<'a>, Writers>,
+    /// The first writers in the order of the keys, if ranges are looked up.
     in_order: Option<BTreeMap<Row<'a>, Writer>>,
 }
 
@@ -179,11 +188,12 @@ impl<'a> Written<'a> {
         let writer = (candidate.rank, candidate.txn);
         for it in &candidate.checks.writes {
             let row = (it.write.table, &it.write.key);
-            if let Entry::Vacant(vacant) = self.rows.entry(row) {
-                vacant.insert(writer);
-                if let Some(in_order) = &mut self.in_order {
-                    in_order.insert(row, writer);
-                }
+            let known = self.rows.entry(row).or_insert(Writers { first: writer, deleter: None });
+            if it.write.value.is_none() {
+                known.deleter.get_or_insert(writer);
+            }
+            if let Some(in_order) = &mut self.in_order {
+                in_order.entry(row).or_insert(writer);
             }
         }
     }
@@ -192,17 +202,22 @@ impl<'a> Written<'a> {
     fn conflict(&self, candidate: &Candidate<'_>, meets: Meets) -> Option<Change> {
         let Candidate { rank, checks, .. } = *candidate;
         let is_earlier = |writer: &&Writer| meets == Meets::Checked || writer.0 < rank;
-        let at = |table: TableId, key: &Key| {
-            let winner = self.rows.get(&(table, key)).filter(is_earlier)?;
+        let lost = |table: TableId, key: &Key, of: fn(&Writers) -> Option<Writer>| {
+            let winner = self.rows.get(&(table, key)).and_then(of).filter(|it| is_earlier(&it))?;
             Some(Change { table, key: key.clone(), winner: Some(winner.1) })
         };
+        let first = |writers: &Writers| Some(writers.first);
         let writes = checks.writes.iter();
         let mut writes = writes.filter(|it| it.is_checked || meets == Meets::EarlierClaim);
-        let of_writes = writes.find_map(|it| at(it.write.table, &it.write.key));
-        let of_writes =
-            of_writes.or_else(|| checks.reads.points.iter().find_map(|it| at(it.table, &it.key)));
+        let of_writes = writes.find_map(|it| lost(it.write.table, &it.write.key, first));
+        let of_points = || {
+            checks.reads.points.iter().find_map(|it| match it.seen {
+                ReadVersion::Present => lost(it.table, &it.key, |writers| writers.deleter),
+                _ => lost(it.table, &it.key, first),
+            })
+        };
         let in_order = self.in_order.as_ref();
-        of_writes.or_else(|| {
+        of_writes.or_else(of_points).or_else(|| {
             checks.reads.ranges.iter().find_map(|read| {
                 let start = Key::from(&read.range.start[..]);
                 let from = in_order?.range((read.table, &start)..);

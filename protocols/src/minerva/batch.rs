@@ -266,7 +266,7 @@ fn sees_its_own_past(record: &TxnRecord) -> bool {
         ReadVersion::Local(writer) | ReadVersion::LocalDeleted(writer) => {
             writer.node() == record.txn.node() && writer < record.txn
         }
-        ReadVersion::Absent | ReadVersion::At(_) => true,
+        ReadVersion::Absent | ReadVersion::At(_) | ReadVersion::Present => true,
     })
 }
 

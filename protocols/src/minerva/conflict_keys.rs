@@ -34,6 +34,7 @@ pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bo
         match (newest, read.seen) {
             (Some(newest), ReadVersion::At(seen)) => newest != seen,
             (newest, ReadVersion::Absent) => newest.is_some(),
+            (newest, ReadVersion::Present) => newest.is_none(),
             (_, ReadVersion::Local(_) | ReadVersion::LocalDeleted(_))
             | (None, ReadVersion::At(_)) => false,
         }

@@ -333,7 +333,10 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     let value_writer = |seen| match seen {
         ReadVersion::Local(writer) => Some(writer),
-        ReadVersion::LocalDeleted(_) | ReadVersion::Absent | ReadVersion::At(_) => None,
+        ReadVersion::LocalDeleted(_)
+        | ReadVersion::Absent
+        | ReadVersion::At(_)
+        | ReadVersion::Present => None,
     };
     let mut writers: Vec<TxnId> = points.chain(rows).filter_map(value_writer).collect();
     writers.sort_unstable();

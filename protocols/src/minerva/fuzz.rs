@@ -41,6 +41,7 @@ fn reads() -> ReadSet {
         ReadVersion::At(SnapshotVersion(300)),
         ReadVersion::Local(TxnId::new(NodeId(1), 2)),
         ReadVersion::LocalDeleted(TxnId::new(NodeId(1), 3)),
+        ReadVersion::Present,
     ];
     let points = seen.map(|seen| PointRead { table, key: key("k"), seen }).to_vec();
     let rows = seen.map(|seen| (key("row"), seen)).to_vec();

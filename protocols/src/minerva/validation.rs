@@ -106,7 +106,7 @@ impl Validator<'_> {
     fn is_right_when_absent(&self, seen: ReadVersion) -> bool {
         match seen {
             ReadVersion::Absent => true,
-            ReadVersion::At(_) => false,
+            ReadVersion::At(_) | ReadVersion::Present => false,
             ReadVersion::Local(writer) => self.in_epoch.contains(&writer),
             ReadVersion::LocalDeleted(writer) => {
                 self.in_epoch.contains(&writer) || self.keep_uncommitted
@@ -123,6 +123,7 @@ impl Validator<'_> {
 fn is_version(seen: ReadVersion, version: &Version) -> bool {
     match seen {
         ReadVersion::Absent | ReadVersion::LocalDeleted(_) => version.value.is_none(),
+        ReadVersion::Present => version.value.is_some(),
         ReadVersion::At(at) => version.version == at && version.value.is_some(),
         ReadVersion::Local(writer) => {
             let is_its = version.header == header::as_executed(writer);

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::{Overlay, optimistic};
+use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::{Overlay, checked_reads};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::key::Key;
 use pangea_core::protocol::{Input, Protocol, Request, Submission};
 use pangea_core::store::Pin;
 use pangea_core::time::Span;
@@ -249,7 +251,7 @@ impl<P: Protocol> World<P> {
     }
 
     /// Runs an operation on the newest snapshot of its node.
-    fn run_on_snapshot(&self, op: OpId) -> (Pin, optimistic::Run) {
+    fn run_on_snapshot(&self, op: OpId) -> (Pin, Run) {
         let store = self.nodes[self.history[op].node.index()]
             .store()
             .expect("the caller has checked that the node runs");
@@ -310,7 +312,12 @@ impl<P: Protocol> World<P> {
         match run.result {
             Ok(result) => {
                 let (at, timeline) = (pin.version(), pin.timeline());
-                let certified = Certified { reads: run.reads, writes: run.writes, at, timeline };
+                let Run { reads, guards, writes, .. } = run;
+                let is_written = |table, key: &Key| {
+                    writes.iter().any(|write| (write.table, &write.key) == (table, key))
+                };
+                let reads = checked_reads(self.level(), reads, guards, is_written);
+                let certified = Certified { reads, writes, at, timeline };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));

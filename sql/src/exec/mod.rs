@@ -37,6 +37,7 @@ use pangea_core::txn::Context;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
+use crate::guarded::guarding;
 use crate::notice::Notice;
 use crate::plan::{Plan, Planned, Select, system_view_columns};
 use crate::profile::{Step, Watch};
@@ -124,7 +125,10 @@ pub(crate) fn run(
     read_catalog(planned, env, cx)?;
     let executed = match (&planned.plan, rows) {
         (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx),
-        (plan, _) => run_plan(plan, env, cx),
+        (plan, _) => match planned.hold() {
+            Some(hold) => guarding(cx, hold, |cx| run_plan(plan, env, cx)),
+            None => run_plan(plan, env, cx),
+        },
     };
     let mut executed = executed.map_err(|failure| unmarked(planned, failure))?;
     show_names(planned, env, &mut executed.rows)?;

@@ -15,6 +15,7 @@ use crate::access::{Access, Place};
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
+use crate::guarded::{Hold, guarding};
 use crate::profile::{Step, Watch};
 use crate::rows::Columns;
 use crate::types::datum::Datum;
@@ -88,6 +89,23 @@ pub(super) fn rows(
         }
     }
     Ok(())
+}
+
+/// Whether a row satisfies a condition, for a constraint.
+pub(super) fn exists(
+    (access, filter): (&Access, &Expr),
+    hold: Hold,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<bool, Failure> {
+    let mut is_found = false;
+    guarding(cx, hold, |cx| {
+        rows(access, Some(filter), env, cx, &mut |_, _| {
+            is_found = true;
+            Ok(ControlFlow::Break(()))
+        })
+    })?;
+    Ok(is_found)
 }
 
 /// Returns the single keys among `places`, to announce them.

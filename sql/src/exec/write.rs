@@ -10,7 +10,6 @@
 //! statement.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::ControlFlow;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::{Key, KeyRange};
@@ -23,7 +22,8 @@ use crate::access::path::Path;
 use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
-use crate::expr::{Env, Expr};
+use crate::expr::Env;
+use crate::guarded::{Hold, guarding};
 use crate::plan::Checked;
 use crate::plan::target::{self, Child, Parent, Target, Targets};
 use crate::rows;
@@ -105,13 +105,15 @@ impl<'a> Writer<'a> {
         (key, row): (&Key, &[Datum]),
     ) -> Result<Option<Key>, Failure> {
         let path = &self.targets.all[at].paths[path];
+        let mut look_up =
+            |entry: &Key| guarding(self.cx, Hold::Existence, |cx| cx.get(path.store, entry));
         if path.index.is_none() {
-            let is_there = !path.parts.is_empty() && self.cx.get(path.store, key)?.is_some();
+            let is_there = !path.parts.is_empty() && look_up(key)?.is_some();
             return Ok(is_there.then(|| key.clone()));
         }
         match path.entry(row, key, self.env)? {
             Some((entry, true)) => {
-                let found = self.cx.get(path.store, &entry)?;
+                let found = look_up(&entry)?;
                 Ok(found.map(|row_key| Key::from(&row_key[..])))
             }
             _ => Ok(None),
@@ -186,7 +188,7 @@ impl<'a> Writer<'a> {
             // An index under construction may not contain this row yet, and may have another row at
             // its entry.
             if is_only && !path.is_ready() {
-                let has = self.cx.get(path.store, &entry)?;
+                let has = guarding(self.cx, Hold::Reads, |cx| cx.get(path.store, &entry))?;
                 if has.is_some_and(|row| *row != **key) {
                     continue;
                 }
@@ -270,7 +272,9 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let env = self.env.with_params(old);
-        let found = scan::collect(&child.access, Some(&child.filter), &env, self.cx)?;
+        let found = guarding(self.cx, Hold::Reads, |cx| {
+            scan::collect(&child.access, Some(&child.filter), &env, cx)
+        })?;
         let mut changed = Vec::with_capacity(found.len());
         for (key, row) in found {
             let mut new = row.clone();
@@ -338,7 +342,7 @@ impl<'a> Writer<'a> {
                 continue;
             }
             let env = self.env.with_params(values);
-            if !exists(&parent.access, &parent.filter, &env, self.cx)? {
+            if !scan::exists((&parent.access, &parent.filter), Hold::Existence, &env, self.cx)? {
                 return Err(error.into());
             }
         }
@@ -372,12 +376,13 @@ impl<'a> Writer<'a> {
         let Some(old) = lost_key(child, change) else { return Ok(()) };
         let shown = shown(&target.table, &child.key.parent_columns, &old, self.env);
         let env = self.env.with_params(old.clone());
-        if !exists(&child.access, &child.filter, &env, self.cx)? {
+        if !scan::exists((&child.access, &child.filter), Hold::Reads, &env, self.cx)? {
             return Ok(());
         }
         // Another row may have the key by now.
         let is_restricted = child.key.on_delete == Action::Restrict;
-        if !is_restricted && exists(&child.back.0, &child.back.1, &env, self.cx)? {
+        let (access, filter) = &child.back;
+        if !is_restricted && scan::exists((access, filter), Hold::Existence, &env, self.cx)? {
             return Ok(());
         }
         let (name, table) = (&child.key.name, &child.table.name);
@@ -489,28 +494,16 @@ pub(crate) fn check_deferred(
 ) -> Result<(), Failure> {
     for Deferred { child, key, values, error } in all {
         // The constraint may have been dropped since.
-        let Some((child, parent)) = target::both_sides(child, key, cx)? else { continue };
+        let sides = guarding(cx, Hold::Reads, |cx| target::both_sides(child, key, cx))?;
+        let Some((child, parent)) = sides else { continue };
         let env = env.with_params(values.clone());
-        if exists(&child.0, &child.1, &env, cx)? && !exists(&parent.0, &parent.1, &env, cx)? {
+        if scan::exists((&child.0, &child.1), Hold::Reads, &env, cx)?
+            && !scan::exists((&parent.0, &parent.1), Hold::Existence, &env, cx)?
+        {
             return Err(error.clone().into());
         }
     }
     Ok(())
-}
-
-/// Whether a row satisfies a condition.
-fn exists(
-    access: &crate::access::Access,
-    filter: &Expr,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<bool, Failure> {
-    let mut is_found = false;
-    scan::rows(access, Some(filter), env, cx, &mut |_, _| {
-        is_found = true;
-        Ok(ControlFlow::Break(()))
-    })?;
-    Ok(is_found)
 }
 
 /// Returns the key of a row in a table without a primary key: statement time, random seed, and

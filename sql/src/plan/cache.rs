@@ -3,7 +3,8 @@
 //! A plan is reused for the same text, parameter types, search path and schemas of tables. The
 //! catalog records that it was planned with are read again each time, through the context of the
 //! run, and must be the same bytes. The cache therefore affects only how fast a result is returned,
-//! never the result, and a schema change conflicts with the statements that used the schema.
+//! never the result, and a schema change conflicts with the statements that used the schema, at
+//! every isolation level.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -79,12 +80,14 @@ impl PlanCache {
         if let Some(planned) = self.find(&key)
             && is_current(&planned, cx)?
         {
+            guard(&planned, cx)?;
             return Ok(planned);
         }
         let params = Params { types: param_types.to_vec(), ..Params::default() };
         let seen = Seen::default();
         let calls = Calls { bodies: Some(&self.bodies), path: Some(&path), seen: Some(&seen) };
         let planned = Arc::new(plan(&parse()?, params, calls, cx)?);
+        guard(&planned, cx)?;
         if text.len() <= TEXT_BYTES_MAX {
             self.insert(key, planned.clone());
         }
@@ -111,6 +114,19 @@ pub(crate) fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool
         }
     }
     Ok(true)
+}
+
+/// Guards the catalog records that a plan was made with. A schema change in between would leave
+/// rows without entries in a new index, or rows of a table that is gone, at any isolation level.
+///
+/// These records are what the statement depends on, and each schema change writes those of the
+/// tables that it changes: no version of the schema has to be written by one and read by the other.
+pub(crate) fn guard(planned: &Planned, cx: &mut dyn Context) -> Result<(), Failure> {
+    let Some(guards) = cx.guards() else { return Ok(()) };
+    for (key, _) in &planned.schemas {
+        guards.row(CATALOG, key)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! LOCK TABLE. No transaction waits for it.
 //!
-//! Everything that a transaction read must be unchanged when it commits, whether it locked anything
-//! or not; otherwise it is replayed or fails with 40001. A lock would add no guarantee. The
-//! statement only checks that the relations exist and that the user has the privileges.
+//! A serializable transaction requires that everything that it read is unchanged when it commits,
+//! whether it locked anything or not, so a lock adds nothing. Below, a lock against writers requires
+//! that the whole table is unchanged. Otherwise the transaction is replayed or fails with 40001.
 
+use pangea_core::ids::TableId;
+use pangea_core::key::KeyRange;
 use pangea_core::txn::Context;
 use sqlparser::ast;
 
@@ -18,15 +20,21 @@ use crate::expr::Env;
 use crate::syntax;
 
 /// A lock that has been checked.
-#[derive(Debug)]
-struct Lock;
+#[derive(Debug, Default)]
+struct Lock {
+    /// The tables that must not change.
+    held: Vec<TableId>,
+}
 
 impl Utility for Lock {
     fn command(&self) -> &'static str {
         "LOCK TABLE"
     }
 
-    fn run(&self, _: &Env, _: &mut dyn Context) -> Result<Executed, Failure> {
+    fn run(&self, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+        if let Some(guards) = cx.guards() {
+            self.held.iter().try_for_each(|table| guards.range(*table, &KeyRange::all()))?;
+        }
         Ok(Executed::default())
     }
 
@@ -46,6 +54,17 @@ impl Planner<'_> {
             Some(ast::LockTableMode::AccessShare) => Needs::All(Privileges::SELECT),
             _ => Needs::Any(Privileges::UPDATE.and(Privileges::DELETE).and(Privileges::TRUNCATE)),
         };
+        use ast::LockTableMode as Mode;
+        let is_against_writers = !matches!(
+            lock.lock_mode,
+            Some(
+                Mode::AccessShare
+                    | Mode::RowShare
+                    | Mode::RowExclusive
+                    | Mode::ShareUpdateExclusive
+            )
+        );
+        let mut held = Vec::new();
         for target in &lock.tables {
             let location = syntax::location(&target.name);
             let at = |planner: &Self, error: SqlError| error.at(&planner.source, location);
@@ -55,7 +74,10 @@ impl Planner<'_> {
                 found => found?,
             };
             let object = match relation {
-                Relation::Table(_) => Object::Table(name),
+                Relation::Table(table) => {
+                    held.extend(is_against_writers.then_some(table.id));
+                    Object::Table(name)
+                }
                 Relation::View(_) => Object::View(name),
                 other => {
                     let message = format!("cannot lock relation \"{name}\"");
@@ -70,6 +92,6 @@ impl Planner<'_> {
             };
             self.required.push(Required::new(object, needs.clone()));
         }
-        Ok(Plan::utility(Lock))
+        Ok(Plan::utility(Lock { held }))
     }
 }

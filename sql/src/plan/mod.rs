@@ -56,6 +56,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope};
 use crate::expr::query::{Aggregate, Query};
+use crate::guarded::Hold;
 use crate::relational::Numbers;
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
@@ -113,6 +114,8 @@ pub(crate) struct Planned {
     pub path: SearchPath,
     /// Whether it reads facts that only this node has.
     pub reads_node: bool,
+    /// Whether it locks the rows that it reads: FOR UPDATE or FOR SHARE.
+    pub locks_rows: bool,
     /// The columns that contain numbers of the catalog and are displayed as names.
     pub named: Vec<(usize, Reg)>,
     /// The names of relations that DataFusion reads, by relation number.
@@ -130,6 +133,16 @@ impl Planned {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
         self.sets_sequences || self.plan.is_write()
+    }
+
+    /// What its reads must have in common with the database when the transaction commits, at every
+    /// isolation level.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        match &self.plan {
+            // An entry of a new index for each row, and no rows of a dropped table.
+            Plan::Utility(statement) if statement.is_write() => Some(Hold::Reads),
+            _ => self.locks_rows.then_some(Hold::Rows),
+        }
     }
 
     /// Matches the reserved sequence values to this plan's sequences; sequences without reserved
@@ -221,6 +234,8 @@ pub(crate) struct Planner<'a> {
     numbers: Numbers,
     /// Whether the statement contains subqueries.
     has_queries: bool,
+    /// Whether a query of the statement is FOR UPDATE or FOR SHARE.
+    locks_rows: bool,
     /// The views whose queries are being planned, innermost last.
     within: Vec<views::Within>,
     /// The nesting depth of FROM subqueries.
@@ -316,6 +331,7 @@ impl<'a> Planner<'a> {
             writes: with::Writes::default(),
             numbers: 0,
             has_queries: true,
+            locks_rows: false,
             within: Vec::new(),
             depth: 0,
             copy: None,
@@ -400,6 +416,7 @@ impl Planner<'_> {
             sets_sequences: self.params.sets_sequences,
             reads_catalog: self.params.reads_catalog || !named.is_empty(),
             reads_node: self.params.reads_node,
+            locks_rows: self.locks_rows,
             named,
             labels: std::mem::take(&mut self.labels),
             enums: self.params.enums.clone(),

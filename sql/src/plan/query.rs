@@ -171,8 +171,8 @@ impl Planner<'_> {
 
     #[recursive::recursive]
     fn planned(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
-        // FOR UPDATE requires that the rows do not change. Every transaction here is serializable,
-        // and its reads are certified when it commits, so it has no further effect.
+        // No transaction waits for a lock: the rows must be unchanged when this one commits.
+        self.locks_rows |= !query.locks.is_empty();
         refuse(&[
             (query.for_clause.is_some(), "FOR XML or JSON"),
             (query.settings.is_some() || query.format_clause.is_some(), "SETTINGS"),

@@ -125,9 +125,11 @@ impl Fragment {
             && calls.path.is_none_or(|path| *path == planned.path)
             && cache::is_current(&planned, cx)?
         {
+            cache::guard(&planned, cx)?;
             return Ok(planned);
         }
         let planned = Arc::new(plan::plan_in(&self.parsed, signature, calls, cx)?);
+        cache::guard(&planned, cx)?;
         // A CALL is not cached, because its effects depend on the calls around it.
         if !matches!(planned.plan, Plan::Call(_)) {
             let kept = Some((signature.clone(), planned.clone()));

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Context, Scan, Stop, Visit};
+use pangea_core::txn::{Context, Guards, Scan, Stop, Visit};
 use pangea_core::value::Value;
 
 use crate::catalog::CATALOG;
@@ -73,6 +73,10 @@ impl Context for Counted<'_> {
 
     fn estimate(&self, table: TableId) -> Option<usize> {
         self.cx.estimate(table)
+    }
+
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
+        self.cx.guards()
     }
 }
 

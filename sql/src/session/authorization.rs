@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::txn::{Context, Outcome, Program};
 
 use super::command::Command;
@@ -116,11 +117,11 @@ pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<b
     let unavailable = |reason| SqlError::new(code::UNAVAILABLE, reason);
     for _ in 0..TRIES_MAX {
         engine.fresh().await.map_err(|error| unavailable(error.reason))?;
-        let mut cx = LocalContext::transaction(engine.store().pin());
+        let mut cx = LocalContext::transaction(engine.store().pin(), Isolation::Serializable);
         if role::password(BOOTSTRAP, &mut cx)?.is_some() {
             return Ok(false);
         }
-        cx.begin_write();
+        cx.begin_statement(true);
         role::set_password(BOOTSTRAP, Some(&verifier), &mut cx).map_err(Failure::from)?;
         if role::mock_secret(&mut cx)?.is_none() {
             role::put_mock_secret(&crate::scram::secret(), &mut cx).map_err(Failure::from)?;
@@ -406,8 +407,8 @@ mod tests {
         let engine = MemoryEngine::new();
         let login = |user| Login::of(&engine, user).unwrap();
         assert_eq!(login("anybody").admit("anybody"), Ok(()));
-        let mut cx = LocalContext::transaction(engine.store().pin());
-        cx.begin_write();
+        let mut cx = LocalContext::transaction(engine.store().pin(), Isolation::Serializable);
+        cx.begin_statement(true);
         role::put(&Role { can_login: true, ..Role::new("a") }, &mut cx).unwrap();
         role::put(&Role::new("b"), &mut cx).unwrap();
         for (user, is_let_in) in [("a", true), ("b", false), ("c", false), (BOOTSTRAP, true)] {

@@ -166,6 +166,7 @@ impl Session {
     /// Whether the rows of a statement are returned as they are found.
     fn is_streamed(&self, planned: &Planned) -> bool {
         let is_query = matches!(planned.plan, Plan::Select(_)) && !planned.is_write();
+        let is_query = is_query && !planned.locks_rows;
         is_query && planned.sequences.is_empty() && self.profile.is_none()
     }
 
@@ -366,9 +367,7 @@ impl Session {
             (transaction.is_read_only, !transaction.savepoints.is_empty());
         let cx = transaction.context();
         cx.is_read_only = is_read_only;
-        if planned.is_write() {
-            cx.begin_write();
-        }
+        cx.begin_statement(planned.is_write());
         let may_be_run_again = planned.sequences.iter().any(|used| used.is_drawn);
         let before = may_be_run_again.then(|| cx.mark());
         let executed = exec::run(planned, rows, env, &mut Interruptible::new(cx, &self.engine))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::txn::{Outcome, Program};
 
@@ -104,8 +105,8 @@ impl Session {
         let pin = self.engine.store().pin();
         let snapshot = pin.version();
         let remote = self.remote_rows(snapshot).await?;
-        let mut cx = LocalContext::transaction(Snapshot { pin, remote });
-        cx.begin_write();
+        let mut cx = LocalContext::transaction(Snapshot { pin, remote }, Isolation::Serializable);
+        cx.begin_statement(true);
         let env = self.env(params.to_vec(), now(), drawn);
         let started = Instant::now();
         // If it fails here, its run in the serial order decides whether the statement fails.

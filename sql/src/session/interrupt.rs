@@ -14,7 +14,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::pool::Pool;
 use pangea_core::store::UnorderedScan;
-use pangea_core::txn::{Context, Parts, Scan, SqlState, Stop, Taken, Visit};
+use pangea_core::txn::{Context, Guards, Parts, Scan, SqlState, Stop, Taken, Visit};
 use pangea_core::value::Value;
 
 use super::local::LocalContext;
@@ -118,6 +118,10 @@ impl Context for Interruptible<'_> {
     fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
         let sweep = self.cx.unordered_scan(table)?;
         Some(Arc::new(Swept { sweep, engine: self.engine.clone() }))
+    }
+
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
+        self.cx.guards()
     }
 
     fn look(&mut self) -> Result<(), Stop> {

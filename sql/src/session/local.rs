@@ -2,7 +2,9 @@
 //!
 //! Interactive statements and snapshot reads use it on the session's node. The reads of an
 //! interactive transaction are recorded with their versions, so that they can be certified at its
-//! place in the order.
+//! place in the order: those that its isolation level checks (`levels`).
+
+mod levels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -10,13 +12,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pangea_core::exec::TXN_BYTES_MAX;
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::ShardSet;
 use pangea_core::store::{Pin, UnorderedScan, Version};
 use pangea_core::txn::{
-    Abort, Certified, Context, PointRead, RangeRead, ReadSet, ReadVersion, Scan, SqlState, Stop,
-    Visit, Write,
+    Abort, Context, Guards, PointRead, RangeRead, ReadSet, ReadVersion, Scan, SqlState, Stop, Visit,
 };
 use pangea_core::value::Value;
 
@@ -42,6 +44,10 @@ pub(crate) struct LocalContext {
     pin: Pin,
     /// Access to rows on other shards.
     remote: Option<RemoteSnapshot>,
+    /// The isolation level of its transaction.
+    level: Isolation,
+    /// Whether it is the context of a transaction that may write.
+    can_write: bool,
     is_recording: bool,
     /// Whether writes are refused.
     pub(super) is_read_only: bool,
@@ -50,6 +56,8 @@ pub(crate) struct LocalContext {
     reads: ReadSet,
     points: BTreeSet<At>,
     reads_recorded: usize,
+    /// What must be unchanged at COMMIT below the serializable level.
+    held: Option<Box<levels::Held>>,
     /// Shared with the streams opened since the last write.
     writes: Arc<BTreeMap<At, Written>>,
     write_bytes: usize,
@@ -61,6 +69,8 @@ pub(crate) struct LocalContext {
 #[derive(Clone, Debug)]
 pub(super) struct View {
     writes: Arc<BTreeMap<At, Written>>,
+    /// The snapshot, if later statements read others.
+    snapshot: Option<Snapshot>,
     /// The bytes that it takes once the transaction writes more and copies its writes.
     pub bytes: usize,
 }
@@ -79,21 +89,19 @@ impl LocalContext {
         Self {
             pin,
             remote,
+            level: Isolation::Serializable,
+            can_write: false,
             is_recording: false,
             is_read_only: false,
             is_writer: false,
             reads: ReadSet::default(),
             points: BTreeSet::new(),
             reads_recorded: 0,
+            held: None,
             writes: Arc::default(),
             write_bytes: 0,
             undo: None,
         }
-    }
-
-    /// Makes a context for an interactive transaction.
-    pub(crate) fn transaction(at: impl Into<Snapshot>) -> Self {
-        Self { is_recording: true, ..Self::snapshot(at) }
     }
 
     /// Returns the snapshot version that it reads.
@@ -104,26 +112,6 @@ impl LocalContext {
     /// Adds access to rows on other shards.
     pub(super) fn set_remote(&mut self, remote: Option<RemoteSnapshot>) {
         self.remote = remote;
-    }
-
-    /// Marks the start of a write statement. Its reads must be current when the transaction
-    /// commits.
-    pub(crate) fn begin_write(&mut self) {
-        self.is_writer = true;
-    }
-
-    /// Returns the transaction to be certified; `None` if it only read, because then it saw one
-    /// snapshot. An UPDATE that found no row does not count as only reading: the row may have been
-    /// inserted after the snapshot.
-    pub(crate) fn into_certified(self) -> Option<Certified> {
-        if self.writes.is_empty() && !self.is_writer {
-            return None;
-        }
-        let write = |((table, key), value)| Write { table, key, value };
-        let writes = Arc::unwrap_or_clone(self.writes);
-        let writes = writes.into_iter().map(write).collect();
-        let (at, timeline) = (self.pin.version(), self.pin.timeline());
-        Some(Certified { reads: self.reads, writes, at, timeline })
     }
 
     fn record(&mut self, count: usize) -> Result<(), Stop> {
@@ -142,7 +130,7 @@ impl LocalContext {
             let message = "cannot write in a read-only transaction";
             return Err(Abort::new(code::READ_ONLY, message).into());
         }
-        if !self.is_recording {
+        if !self.can_write {
             // The procedure writes although its analysis predicted no write. The session runs it
             // again as a write.
             return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read cannot write").into());
@@ -172,19 +160,6 @@ impl LocalContext {
             return None;
         }
         self.writes.get(&(table, Key::from(key)))
-    }
-
-    /// Returns the current writes.
-    pub(super) fn view(&self) -> View {
-        View { writes: self.writes.clone(), bytes: self.write_bytes }
-    }
-
-    /// Reads with the writes of a view. The reads count as reads of the transaction.
-    pub(super) fn under<T>(&mut self, view: &mut View, read: impl FnOnce(&mut Self) -> T) -> T {
-        std::mem::swap(&mut self.writes, &mut view.writes);
-        let done = read(self);
-        std::mem::swap(&mut self.writes, &mut view.writes);
-        done
     }
 
     /// Returns the current position in the writes.
@@ -290,6 +265,11 @@ impl Context for LocalContext {
     fn estimate(&self, table: TableId) -> Option<usize> {
         let spread = self.remote.as_ref().map_or(1, |remote| remote.spread(table));
         Some(self.pin.store().len(table) * spread + self.writes.len())
+    }
+
+    fn guards(&mut self) -> Option<&mut dyn Guards> {
+        let checks_all = self.level == Isolation::Serializable;
+        if self.can_write && !checks_all { Some(self) } else { None }
     }
 }
 

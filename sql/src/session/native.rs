@@ -218,7 +218,7 @@ impl Session {
         let is_read_only = transaction.is_read_only;
         let cx = transaction.context();
         cx.is_read_only = is_read_only;
-        cx.begin_write();
+        cx.begin_statement(true);
         let executed = match is_read_only {
             true => Err(read_only()),
             false => native

@@ -1,5 +1,6 @@
 //! A session's open transaction, and its end.
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use super::authorization::Authorization;
@@ -79,13 +80,13 @@ impl Transaction {
         }
     }
 
-    /// Opens its snapshot.
-    fn open(&mut self, snapshot: Snapshot) {
+    /// Opens its first snapshot.
+    fn open(&mut self, snapshot: Snapshot, level: Isolation) {
         // A transaction that cannot become a writer need not record its reads, because it sees one
         // snapshot. READ WRITE is refused from here on.
         self.cx = Some(match self.is_read_only {
-            true => LocalContext::snapshot(snapshot),
-            false => LocalContext::transaction(snapshot),
+            true => LocalContext::reader(snapshot, level),
+            false => LocalContext::transaction(snapshot, level),
         });
     }
 
@@ -142,14 +143,20 @@ impl Session {
         }
     }
 
-    /// Opens the snapshot of the transaction at its first statement, as in PostgreSQL.
+    /// Opens the snapshot of the transaction at its first statement, and at read committed at each
+    /// statement, as in PostgreSQL.
     pub(super) async fn open_snapshot(&mut self) -> Result<(), SqlError> {
-        if self.transaction.as_ref().is_some_and(|open| open.cx.is_some()) {
+        let open = self.transaction.as_ref().and_then(|transaction| transaction.cx.as_ref());
+        if open.is_some_and(|cx| !cx.moves()) {
             return Ok(());
         }
         let snapshot = self.snapshot().await?;
+        let level = self.settings.isolation();
         if let Some(transaction) = &mut self.transaction {
-            transaction.open(snapshot);
+            match &mut transaction.cx {
+                Some(cx) => cx.move_to(snapshot),
+                None => transaction.open(snapshot, level),
+            }
         }
         Ok(())
     }
@@ -177,6 +184,13 @@ impl Session {
     }
 
     async fn commit_transaction(&mut self) -> Result<&'static str, SqlError> {
+        let has_deferred = |open: &Transaction| !open.has_failed && !open.deferred.is_empty();
+        if self.transaction.as_ref().is_some_and(has_deferred)
+            && let Err(error) = self.open_snapshot().await
+        {
+            self.rollback();
+            return Err(error);
+        }
         let Some(mut transaction) = self.transaction.take() else {
             self.notices.push(Notice::no_transaction());
             return Ok("COMMIT");

@@ -3,8 +3,10 @@
 mod certified;
 mod depth;
 mod isolation;
+mod levels;
 mod online;
 mod procedures;
+mod race;
 mod replay;
 mod robust;
 mod script;

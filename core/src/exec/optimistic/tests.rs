@@ -52,6 +52,47 @@ fn each_key_is_recorded_once_with_the_version_seen_and_own_writes_are_not() {
 }
 
 #[test]
+fn guards_say_what_lies_under_own_writes_and_a_version_says_more_than_existence() {
+    let (store, overlay, table) = (three_rows(), Overlay::new(), TableId(1));
+    let base = Base { store: &store, at: AT, overlay: &overlay };
+    let mut observed = Observed::new(base, Some(GuardSet::default()));
+    observed.put(table, key(4), value(40)).unwrap();
+    assert_eq!(observed.get(table, &key(5)), Ok(Some(value(50))));
+    let guards = observed.guards().expect("they are recorded");
+    for k in [1, 4, 5, 5] {
+        guards.existence(table, &key(k)).unwrap();
+    }
+    // Later, row 5 itself matters.
+    guards.row(table, &key(5)).unwrap();
+    guards.row(table, &key(3)).unwrap();
+    guards.range(table, &KeyRange::all()).unwrap();
+    guards.range(table, &KeyRange::all()).unwrap();
+    let guards = observed.guards.expect("they are recorded").reads;
+    let seen: Vec<_> = guards.points.iter().map(|read| (read.key[0], read.seen)).collect();
+    let expected = [
+        (1, ReadVersion::Present),
+        (4, ReadVersion::Absent),
+        (5, ReadVersion::At(AT)),
+        (3, ReadVersion::Absent),
+    ];
+    assert_eq!(seen, expected);
+    let rows = [1, 5].map(|k| (key(k), ReadVersion::At(AT))).to_vec();
+    assert_eq!(guards.ranges, [RangeRead { table, range: KeyRange::all(), rows }]);
+    assert!(Observed::new(base, None).guards().is_none(), "all reads are checked");
+    // A value may change, and a row may not go.
+    let change = |now, k, value: Option<u8>| {
+        let now = SnapshotVersion(now);
+        let header = RecordHeader::new(txn(3));
+        let value = value.map(|v| Value::copy_from(&[v]));
+        store.apply(table, key(k), Version { version: now, header, value });
+        let points = guards.points[..1].to_vec();
+        first_change(&ReadSet { points, ranges: Vec::new() }, &store, now).map(|it| it.key[0])
+    };
+    assert_eq!(change(8, 1, Some(11)), None);
+    assert_eq!(change(9, 1, None), Some(1));
+}
+
+#[test]
 fn a_scan_records_what_lies_under_own_writes_and_stops_where_it_stopped() {
     let store = three_rows();
     let mut overlay = Overlay::new();

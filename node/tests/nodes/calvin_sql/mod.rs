@@ -84,7 +84,7 @@ impl Ground for Region {
 
 /// Intended differences from the in-memory engine, for which the scripts are written: a text in the
 /// difference, and the reason.
-const OTHERWISE: [(&str, &str); 11] = [
+const OTHERWISE: [(&str, &str); 9] = [
     ("/as_of.slt:", "nodes retain one version of each second"),
     ("/pangea.slt:", "the result describes the cluster"),
     ("explain select * from t\n", "row counts are estimated from one shard"),
@@ -92,8 +92,6 @@ const OTHERWISE: [(&str, &str); 11] = [
         "explain (format json) select * from t join u using (a)\n",
         "row counts are estimated from one shard",
     ),
-    ("it's) of table wide was deleted.]", "the deleting transaction of a removed row is unknown"),
-    ("Table gone was deleted.]", "the deleting transaction of a removed row is unknown"),
     ("by transaction 1.", "transactions of the other node have its number"),
     ("show timezone; show reads\n", "sessions of this cluster have strict reads"),
     ("      Version: v", "versions are epochs"),

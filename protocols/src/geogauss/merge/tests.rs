@@ -76,6 +76,8 @@ struct Ran {
     level: Isolation,
     points: BTreeSet<u8>,
     range: Option<(u8, u8)>,
+    /// Rows whose existence is guarded.
+    guards: BTreeSet<u8>,
     writes: BTreeMap<u8, bool>,
 }
 
@@ -98,7 +100,14 @@ impl Ran {
             let value = is_put.then(|| Value::copy_from(&[*k]));
             Write { table: TABLE, key: key(*k), value }
         };
-        checks(self.level, self.reads(past), self.writes.iter().map(write).collect())
+        let existence = |k: &u8| match seen(past, *k, self.base) {
+            ReadVersion::At(_) => ReadVersion::Present,
+            seen => seen,
+        };
+        let guard = |k: &u8| PointRead { table: TABLE, key: key(*k), seen: existence(k) };
+        let points = self.guards.iter().map(guard).collect();
+        let guards = ReadSet { points, ranges: Vec::new() };
+        checks(self.level, self.reads(past), guards, self.writes.iter().map(write).collect())
     }
 
     fn inputs(&self, sequence: usize) -> RankInputs {
@@ -151,7 +160,7 @@ fn merged(
 fn one_by_one(past: &Past, txns: &[(RankInputs, Ran)]) -> BTreeSet<TxnId> {
     let mut order: Vec<_> = txns.iter().collect();
     order.sort_by_key(|(inputs, _)| Rank::new(*inputs, EPOCH, 3));
-    let mut written: BTreeSet<u8> = BTreeSet::new();
+    let (mut written, mut deleted) = (BTreeSet::<u8>::new(), BTreeSet::<u8>::new());
     let mut committed = BTreeSet::new();
     for (inputs, ran) in order {
         let is_written = |k: &u8| {
@@ -164,21 +173,30 @@ fn one_by_one(past: &Past, txns: &[(RankInputs, Ran)]) -> BTreeSet<TxnId> {
         let rows_in_range =
             || in_range().filter(|k| seen(past, *k, ran.base) != ReadVersion::Absent);
         let was_read = |k: &u8| ran.points.contains(k) || rows_in_range().any(|row| row == *k);
-        let loses = match ran.level {
-            Isolation::Snapshot => ran.writes.keys().any(is_written),
-            Isolation::ReadCommitted => ran.writes.keys().any(|k| was_read(k) && is_written(k)),
-            level => {
-                let of_writes = ran.writes.keys().any(|k| was_read(k) && is_written(k));
-                let of_points = ran.points.iter().any(is_other);
-                let is_serializable = level == Isolation::Serializable;
-                of_writes
-                    || of_points
-                    || rows_in_range().any(|k| is_other(&k))
-                    || is_serializable && in_range().any(|k| is_other(&k))
-            }
+        let is_guard_broken = |k: &u8| match seen(past, *k, ran.base) {
+            ReadVersion::Absent if ran.writes.contains_key(k) => is_written(k),
+            ReadVersion::Absent => is_other(k),
+            _ => seen(past, *k, 3) == ReadVersion::Absent || deleted.contains(k),
         };
+        let has_guards = ran.level != Isolation::Serializable;
+        let loses = has_guards && ran.guards.iter().any(is_guard_broken);
+        let loses = loses
+            || match ran.level {
+                Isolation::Snapshot => ran.writes.keys().any(is_written),
+                Isolation::ReadCommitted => ran.writes.keys().any(|k| was_read(k) && is_written(k)),
+                level => {
+                    let of_writes = ran.writes.keys().any(|k| was_read(k) && is_written(k));
+                    let of_points = ran.points.iter().any(is_other);
+                    let is_serializable = level == Isolation::Serializable;
+                    of_writes
+                        || of_points
+                        || rows_in_range().any(|k| is_other(&k))
+                        || is_serializable && in_range().any(|k| is_other(&k))
+                }
+            };
         if !loses {
             written.extend(ran.writes.keys());
+            deleted.extend(ran.writes.iter().filter(|(_, is_put)| !**is_put).map(|(k, _)| k));
             committed.insert(inputs.txn);
         }
     }
@@ -195,19 +213,12 @@ fn runs() -> impl Strategy<Value = Vec<Ran>> {
     let keys = || prop::collection::btree_set(0..KEYS, 0..3);
     let range = prop::option::of((0..KEYS, 1..3u8).prop_map(|(from, len)| (from, from + len)));
     let writes = prop::collection::btree_map(0..KEYS, any::<bool>(), 1..4);
-    let ran = (0u16..3, 0u8..2, 3u64..6, 0u32..4, 0u64..4, level, keys(), range, writes);
-    let ran =
-        ran.prop_map(|(node, attempt, start, offset_us, base, level, points, range, writes)| Ran {
-            node,
-            attempt,
-            start,
-            offset_us,
-            base,
-            level,
-            points,
-            range,
-            writes,
-        });
+    let reads = (keys(), range, keys());
+    let ran = (0u16..3, 0u8..2, 3u64..6, 0u32..4, 0u64..4, level, reads, writes);
+    let ran = ran.prop_map(|(node, attempt, start, offset_us, base, level, reads, writes)| {
+        let (points, range, guards) = reads;
+        Ran { node, attempt, start, offset_us, base, level, points, range, guards, writes }
+    });
     prop::collection::vec(ran, 1..9)
 }
 
@@ -250,6 +261,7 @@ fn second_loses(level: Isolation, reads: [bool; 2], rule: MergeRule) -> bool {
         level,
         points: reads.then_some(1).into_iter().collect(),
         range: None,
+        guards: BTreeSet::new(),
         writes: BTreeMap::from([(1, true)]),
     };
     let runs: Vec<_> = reads.into_iter().enumerate().map(ran).collect();
@@ -289,7 +301,7 @@ fn a_base_before_the_horizon_loses_if_a_row_is_checked() {
     let before = Before { store: &store, version: APPLIED, deletions: &deletions };
     let write = Write { table: TABLE, key: key(1), value: None };
     let fate = |level, base| {
-        let checks = checks(level, ReadSet::default(), vec![write.clone()]);
+        let checks = checks(level, ReadSet::default(), ReadSet::default(), vec![write.clone()]);
         let inputs =
             RankInputs { txn: TxnId::new(NodeId(1), 1), attempt: 0, start: EPOCH, offset_us: 0 };
         let rank = Rank::new(inputs, EPOCH, 3);

@@ -459,6 +459,7 @@ fn sets(reads: &ReadSet, writes: &[Write]) -> String {
         ReadVersion::At(version) => format!("of epoch {}", version.0),
         ReadVersion::Local(txn) => format!("of {txn}"),
         ReadVersion::LocalDeleted(txn) => format!("deleted by {txn}"),
+        ReadVersion::Present => "present".to_owned(),
     };
     let points = reads.points.iter().map(|it| format!("{} {}", text(&it.key), seen(&it.seen)));
     let ranges = reads.ranges.iter().map(|it| {
