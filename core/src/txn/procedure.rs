@@ -95,7 +95,7 @@ pub trait Context {
         None
     }
 
-    /// The guards of the run. `None` if the executor checks all reads anyway, or if nothing that was
+    /// The guards of the run. `None` if the executor checks all reads anyway, or if no row that was
     /// read can change before the commit.
     fn guards(&mut self) -> Option<&mut dyn Guards> {
         None

@@ -6,7 +6,7 @@ use super::source::{CodePath, Finding, Source, paths, without_tests};
 /// each other.
 const FLOORS: &[&[&str]] = &[
     &["data_fusion"],
-    &["error", "history", "profile", "scram", "writes"],
+    &["error", "guarded", "history", "profile", "scram", "writes"],
     &["notice", "remote_rows", "subtransaction", "types"],
     &["engine", "keys", "result_memory", "rows", "settings", "vocabulary"],
     &["catalog", "insight"],

@@ -1,7 +1,7 @@
 //! LOCK TABLE. No transaction waits for it.
 //!
 //! A serializable transaction requires that everything that it read is unchanged when it commits,
-//! whether it locked anything or not, so a lock adds nothing. Below, a lock against writers requires
+//! whether it locked anything or not, so a lock adds nothing. Below, a lock against writers means
 //! that the whole table is unchanged. Otherwise the transaction is replayed or fails with 40001.
 
 use pangea_core::ids::TableId;
