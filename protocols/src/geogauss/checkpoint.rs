@@ -193,7 +193,8 @@ impl GeoGauss {
         // Batches that the checkpoint does not cover. Later ones are further on in the log.
         let logs = state.streams.logs.iter().zip(&state.applied.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
-        let lacking = lacking.map(|(_, slot)| slot.position).min();
+        let lacking = lacking.map(|(_, slot)| slot.position);
+        let lacking = lacking.chain(state.skips.first_needed(version)).min();
         let after = LogPosition(meta.log_head.0 + 1);
         let first = lacking.unwrap_or(after).min(after);
         state.checkpoints.begin(&mut state.replica, version, first);
@@ -211,9 +212,10 @@ impl GeoGauss {
     /// A checkpoint is durable: the log before it is not needed, except for batches that it does
     /// not cover.
     pub(super) fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
-        let State { checkpoints, streams, replica, .. } = &mut self.state;
+        let State { checkpoints, streams, replica, skips, .. } = &mut self.state;
         let Some(first_needed) = checkpoints.on_written(version) else { return };
         streams.has_skipped = checkpoints.installed.is_some();
+        skips.forget(version);
         cx.truncate(first_needed);
         streams.acknowledge(cx, replica, streams.synced);
     }

@@ -17,7 +17,7 @@ use pangea_core::exec::ordered::{self, Finished, Job as OrderedJob, ResultDetail
 use pangea_core::exec::{Change, is_bulk, writes_bytes};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::latency::Milestone;
-use pangea_core::protocol::Cx;
+use pangea_core::protocol::{Cx, ListedFate};
 use pangea_core::store::{RecordHeader, Version};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState, Write};
 
@@ -31,7 +31,7 @@ use super::recovery::EpochRecord;
 use super::rules::Rules;
 use super::state::{InFlight, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
-use crate::inputs::{refuses_clients, stopping};
+use crate::inputs::{refuses_clients, skipped, stopping};
 use crate::replica::kind;
 use crate::streams::Heads;
 
@@ -78,18 +78,24 @@ impl GeoGauss {
         while !self.state.stops.is_over()
             && let Some((epoch, heads)) = self.state.next_ready()
             && self.state.may_merge(cx, epoch, &heads)
+            && self.state.may_begin(cx, epoch)
         {
             if merged >= EPOCHS_IN_STEP_MAX {
                 cx.mark("geogauss.epochs_in_steps");
                 return cx.resume();
             }
-            self.merge_epoch(cx, epoch, heads);
+            self.try_to_merge(cx, epoch, heads);
             merged += 1;
         }
         self.answer_fresh(cx);
     }
 
-    fn merge_epoch(&mut self, cx: &mut Cx<'_, Self>, number: SnapshotVersion, heads: Heads) {
+    pub(super) fn merge_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        number: SnapshotVersion,
+        heads: Heads,
+    ) {
         let state = &mut self.state;
         assert!(number > state.applied.epoch, "epochs are merged in order");
         let own_head = heads[state.me().index()];
@@ -101,9 +107,17 @@ impl GeoGauss {
         let epoch = Epoch { number, records: &records, node_count };
         let mut decisions: Vec<Option<Decision>> = records.iter().map(|_| None).collect();
         let mut deleted = Deleted::default();
-        state.merge_write_sets(cx, epoch, &mut decisions, &mut deleted);
-        state.streams.note_reached(cx, &state.replica, Milestone::Validated, own_head);
-        let ran = state.run_in_order(cx, epoch, &mut decisions, &mut deleted);
+        let ran = if state.is_skipped(number) {
+            cx.mark("geogauss.epoch_skipped");
+            let txns = records.len() as u64;
+            state.note_listed(number, ListedFate::Skipped { txns });
+            decisions.fill_with(|| Some(Decision::Ran(skipped(number))));
+            Vec::new()
+        } else {
+            state.merge_write_sets(cx, epoch, &mut decisions, &mut deleted);
+            state.streams.note_reached(cx, &state.replica, Milestone::Validated, own_head);
+            state.run_in_order(cx, epoch, &mut decisions, &mut deleted)
+        };
         cx.begin_work();
         state.log_epoch(cx, epoch, &heads, &decisions, ran);
         let horizon = horizon_of(number, &state.options);

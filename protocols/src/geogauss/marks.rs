@@ -74,6 +74,8 @@ const OWN: &[Mark] = &[
         .never(NONSENSE),
     mark("geogauss.outcome_unknown", "a received checkpoint has skipped transactions of clients")
         .rare("a replica must be removed, and its last epochs must count"),
+    mark("geogauss.epoch_skipped", "the operator has listed an epoch to be skipped")
+        .never("no epoch fails; see protocols/tests/phases/failing.rs"),
     mark("geogauss.epoch_refused", "an epoch was created under other rules")
         .rare("nodes change their programs while epochs are not merged everywhere"),
     mark("geogauss.refused_client", "a request is refused: other procedures are needed, or a stop")

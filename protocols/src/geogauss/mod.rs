@@ -14,7 +14,7 @@
 //! | epochs | §3, §4.1 | `epochs.rs`, `clock.rs` | Batch, Eof | all transactions of an epoch |
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
 //! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs`, `rules.rs` | | who commits |
-//! | commit | §4.1.3, Algorithm 3 | `commit.rs` | | every outcome |
+//! | commit | §4.1.3, Algorithm 3 | `commit.rs`, `failure.rs` | | every outcome |
 //! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
 //! | progress | | `progress.rs` | Progress | the batches that no replica needs, and who can join |
 //! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
@@ -37,6 +37,7 @@ mod commit;
 pub mod deletions;
 mod epochs;
 mod execution;
+mod failure;
 pub mod isolation;
 mod knowledge;
 mod marks;
@@ -51,12 +52,14 @@ mod recovery;
 pub mod rules;
 mod state;
 mod stop;
+#[cfg(test)]
+mod tests;
 pub mod views;
 mod waits;
 
 use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 
 use crate::presence::{self, RejoinTimer};
 use crate::streams::{self, FetchTimer};
@@ -194,6 +197,10 @@ impl Protocol for GeoGauss {
 
     fn ends_alone(&self) -> bool {
         self.state.stops.ends_alone()
+    }
+
+    fn listed_epochs(&self) -> &[ListedEpoch] {
+        &self.state.listed
     }
 
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merge::MergeRule;
 use super::rules::Rules;
-use crate::inputs::{slice_txns, within};
+use crate::inputs::{SkippedEpochs, slice_txns, within};
 
 /// GeoGauss's settings, with the paper's values as defaults (§4.1, §5.1) where they are sound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub struct Options {
     /// batches for it.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub behind_bytes: u64,
+    /// Epochs whose transactions are all aborted, because a bug stops every node at them.
+    pub skip_epochs: SkippedEpochs,
 }
 
 /// Checkpoints every few seconds.
@@ -96,6 +98,7 @@ impl Default for Options {
             chunk_bytes: 1 << 19,
             // Several seconds of batches at the highest rates, and minutes at usual ones.
             behind_bytes: 256 << 20,
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 }
@@ -154,6 +157,7 @@ impl Options {
             // within seconds.
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [20_000, 256 << 20][rng.usize(..2)],
+            skip_epochs: SkippedEpochs::default(),
         }
     }
 

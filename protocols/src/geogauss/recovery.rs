@@ -145,6 +145,7 @@ impl State {
                 }
             }
             kind::EPOCH => found.epochs.push((position, payload)),
+            kind::SKIPPED => self.skips.restore(position, &payload),
             kind::RESERVED => {
                 let upto = Reader::new(&payload).u64("reservation").expect(INTACT);
                 self.epochs.reserved = self.epochs.reserved.max(SnapshotVersion(upto));
@@ -207,6 +208,7 @@ impl GeoGauss {
         if let Some(checkpoint) = &durable.checkpoint {
             let restored = state.restore_checkpoint(cx, checkpoint);
             (found.agreement_from, found.agreement) = (restored.log_head, restored.agreement);
+            state.listed = state.options.skip_epochs.contained_in(checkpoint.version);
         }
         for (position, record) in &durable.records {
             found.was_ready |= matches!(record[0], kind::AGREEMENT | kind::REJOINED);
@@ -225,6 +227,8 @@ impl GeoGauss {
             // Those after a peer's checkpoint, which a crash took away, are merged again.
             if record.before == state.applied.epoch && state.may_replay(cx, &record) {
                 cx.mark("geogauss.epoch_replayed");
+                let fate = record.decisions.fate_if_listed();
+                state.note_listed(record.epoch, fate);
                 state.replay(cx, record);
             }
         }

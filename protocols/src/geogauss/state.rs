@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pangea_core::guarantee::Isolation;
 use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::protocol::{Setup, Status};
+use pangea_core::protocol::{ListedEpoch, Setup, Status};
 use pangea_core::time::Timestamp;
 use pangea_core::txn::{Program, Registry};
 
@@ -23,7 +23,7 @@ use super::views::ViewNumber;
 use super::waits::Waits;
 use crate::checkpoints::{Checkpoints, turn_of};
 use crate::digests::Digests;
-use crate::inputs::Target;
+use crate::inputs::{Skips, Target};
 use crate::presence::Presence;
 use crate::replica::Replica;
 use crate::streams::{Bid, Heads, Streams, encode_heads};
@@ -51,6 +51,12 @@ pub(super) struct State {
     /// The last epoch that this replica could not merge because its rules differ from those of a
     /// batch, and the rules of that. Irrelevant once this epoch is merged.
     pub refused: Option<(SnapshotVersion, Rules)>,
+    /// The skipped epochs that the log names.
+    pub skips: Skips,
+    /// The listed epochs that this run has met.
+    pub listed: Vec<ListedEpoch>,
+    /// Whether an epoch could not be merged. The replica then merges no more, and stops.
+    pub has_failed: bool,
     /// Strict reads.
     pub fresh: Fresh,
     pub counters: Counters,
@@ -171,6 +177,9 @@ impl State {
             stops: Stops::new(n),
             waits: Waits::default(),
             refused: None,
+            skips: Skips::default(),
+            listed: Vec::new(),
+            has_failed: false,
             fresh: Fresh::default(),
             counters: Counters::default(),
             rules: setup.options.rules(setup.registry.code()),

@@ -42,7 +42,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Host, Inputs};
-use crate::replica::{INTACT, kind};
+use crate::replica::{INTACT, Replica, kind};
 
 /// The maximum number of epochs that are skipped at a time. Each is a bug that was met.
 const SKIPPED_MAX: usize = 16;
@@ -105,22 +105,41 @@ pub(crate) struct Skips {
 
 impl Skips {
     /// Restores a record of the log.
-    pub(super) fn restore(&mut self, position: LogPosition, payload: &Bytes) {
+    pub(crate) fn restore(&mut self, position: LogPosition, payload: &Bytes) {
         let epoch = Reader::new(payload).u64("skipped epoch").expect(INTACT);
         self.logged.insert(SnapshotVersion(epoch), position);
     }
 
-    fn contains(&self, epoch: SnapshotVersion) -> bool {
+    pub(crate) fn contains(&self, epoch: SnapshotVersion) -> bool {
         self.logged.contains_key(&epoch)
     }
 
+    /// Logs that an epoch is skipped.
+    pub(crate) fn log<P: Protocol>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        replica: &mut Replica,
+        epoch: SnapshotVersion,
+    ) {
+        let mut record = Vec::new();
+        record.put_u64(epoch.0);
+        let position = replica.persist(cx, &kind::SKIPPED, record.into());
+        self.logged.insert(epoch, position);
+        self.last = position;
+    }
+
+    /// Whether all records of skipped epochs are durable.
+    pub(crate) fn are_durable(&self, synced: LogPosition) -> bool {
+        self.last <= synced
+    }
+
     /// The first record that a checkpoint of this version does not replace.
-    pub(super) fn first_needed(&self, version: SnapshotVersion) -> Option<LogPosition> {
+    pub(crate) fn first_needed(&self, version: SnapshotVersion) -> Option<LogPosition> {
         self.logged.range((Excluded(version), Unbounded)).map(|(_, position)| *position).min()
     }
 
     /// Forgets the epochs that a durable checkpoint contains.
-    pub(super) fn forget(&mut self, checkpoint: SnapshotVersion) {
+    pub(crate) fn forget(&mut self, checkpoint: SnapshotVersion) {
         self.logged.retain(|epoch, _| *epoch > checkpoint);
     }
 }
@@ -154,15 +173,41 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
+/// The message with which a replica stops because the work of an epoch has failed.
+pub(crate) fn failed(
+    replica: &Replica,
+    protocol: &str,
+    epoch: SnapshotVersion,
+    why: &str,
+) -> String {
+    format!(
+        "node {} can't apply epoch {epoch}: {why} (this is a bug). Keep a copy of its data \
+         directory for a report. If only this node has stopped, start it again, and replace it \
+         if it stops here again: pangea start --config FILE --replace. If every node stops at \
+         this epoch, and again when it is started, then go on without the transactions of this \
+         epoch: stop all nodes, add {epoch} to the list skip_epochs in \
+         the table [{protocol}] of every node's configuration, and start all nodes. All its \
+         transactions are then aborted on all nodes",
+        replica.node(replica.me).0,
+        epoch = epoch.0,
+    )
+}
+
+impl SkippedEpochs {
+    /// The listed epochs that the checkpoint contains from which a replica has started.
+    pub(crate) fn contained_in(self, checkpoint: SnapshotVersion) -> Vec<ListedEpoch> {
+        let epochs = self.0.into_iter().map(SnapshotVersion);
+        let contained = epochs.filter(|epoch| (SnapshotVersion(1)..=checkpoint).contains(epoch));
+        let fate = ListedFate::Contained { checkpoint };
+        contained.map(|epoch| ListedEpoch { epoch, fate }).collect()
+    }
+}
+
 impl<H: Host> Inputs<H> {
     /// Logs that an epoch is skipped, if the operator has listed it.
     pub(crate) fn log_skip(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion) {
         if self.settings.skipped.contains(epoch) && !self.skips.contains(epoch) {
-            let mut record = Vec::new();
-            record.put_u64(epoch.0);
-            let position = self.replica.persist(cx, &kind::SKIPPED, record.into());
-            self.skips.logged.insert(epoch, position);
-            self.skips.last = position;
+            self.skips.log(cx, &mut self.replica, epoch);
         }
     }
 
@@ -174,7 +219,7 @@ impl<H: Host> Inputs<H> {
         if is_decided || is_fixed() {
             self.log_skip(cx, next);
         }
-        self.skips.last <= self.streams.synced
+        self.skips.are_durable(self.streams.synced)
     }
 
     /// Whether an epoch is skipped: the operator has listed it, or had when an earlier run met it.
@@ -207,11 +252,7 @@ impl<H: Host> Inputs<H> {
 
     /// The listed epochs that the checkpoint contains from which this replica has started.
     pub(crate) fn listed_in_checkpoint(&self) -> Vec<ListedEpoch> {
-        let checkpoint = self.checkpoints.last;
-        let epochs = self.settings.skipped.0.into_iter().map(SnapshotVersion);
-        let contained = epochs.filter(|epoch| (SnapshotVersion(1)..=checkpoint).contains(epoch));
-        let fate = ListedFate::Contained { checkpoint };
-        contained.map(|epoch| ListedEpoch { epoch, fate }).collect()
+        self.settings.skipped.contained_in(self.checkpoints.last)
     }
 
     /// Stops the replica if the work of an epoch has failed.
@@ -223,18 +264,7 @@ impl<H: Host> Inputs<H> {
     ) {
         let Err(why) = attempt else { return };
         self.has_failed = true;
-        cx.stop(format!(
-            "node {} can't apply epoch {epoch}: {why} (this is a bug). Keep a copy of its data \
-             directory for a report. If only this node has stopped, start it again, and replace it \
-             if it stops here again: pangea start --config FILE --replace. If every node stops at \
-             this epoch, and again when it is started, then go on without the transactions of this \
-             epoch: stop all nodes, add {epoch} to the list skip_epochs in \
-             the table [{protocol}] of every node's configuration, and start all nodes. All its \
-             transactions are then aborted on all nodes",
-            self.node(self.replica.me).0,
-            epoch = epoch.0,
-            protocol = <H as Protocol>::NAME,
-        ));
+        cx.stop(failed(&self.replica, <H as Protocol>::NAME, epoch, &why));
     }
 
     /// The same for the work of several epochs of partitioned tables, from `first` to `last`. None

@@ -97,8 +97,7 @@ pub(crate) use errors::{
     too_far_behind, too_many_in_flight,
 };
 pub use failure::SkippedEpochs;
-use failure::Skips;
-pub(crate) use failure::{attempt, skipped};
+pub(crate) use failure::{Skips, attempt, failed, skipped};
 #[cfg(test)]
 pub(crate) use greeting::{decode_evidence, knowledge};
 pub(crate) use host::Host;
