@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
@@ -166,8 +167,10 @@ impl Session {
     /// Whether the rows of a statement are returned as they are found.
     fn is_streamed(&self, planned: &Planned) -> bool {
         let is_query = matches!(planned.plan, Plan::Select(_)) && !planned.is_write();
-        let is_query = is_query && !planned.locks_rows;
-        is_query && planned.sequences.is_empty() && self.profile.is_none()
+        // Rows are locked while the statement runs, so all of them are found then.
+        let is_guarded = planned.locks_rows && self.settings.isolation() != Isolation::Serializable;
+        let is_known = planned.sequences.is_empty() && self.profile.is_none();
+        is_query && is_known && !is_guarded
     }
 
     /// Rehearses a program if EXPLAIN ANALYZE is measuring it.
