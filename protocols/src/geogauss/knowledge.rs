@@ -15,6 +15,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 
 use super::GeoGauss;
@@ -151,7 +152,7 @@ impl State {
         self.streams.next_sequence = rejoined.next_sequence;
         self.membership.own_head = rejoined.own_head;
         self.configure(rejoined.configuration.clone());
-        self.membership.has_no_life = true;
+        self.membership.has_no_life = mutate!(LifeNotLost: true => false);
         self.aim_at(rejoined.target.clone());
     }
 

@@ -1,20 +1,13 @@
 //! GeoGauss, for a few seeds, without faults and with all of them.
 
 use pangea_core::guarantee::Isolation;
-use pangea_core::protocol::Protocol;
-use pangea_core::time::Span;
 use pangea_protocols::geogauss::{Conflicts, GeoGauss, MergeRule, Options};
 use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::check;
 use pangea_sim::{FaultKind, Report, Settings, run};
 
+use crate::geogauss_drawn::{drawn, settings};
 use crate::runs::clean;
-
-fn settings(seed: u64, workload: &str) -> Settings {
-    let workload = workload.to_owned();
-    let duration = Span::from_ms(3_000);
-    Settings { seed, workload, duration, faults: Vec::new(), ..Settings::default() }
-}
 
 #[test]
 fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
@@ -97,27 +90,6 @@ fn a_replica_that_is_alone_waits_for_nobody() {
         clean::<GeoGauss>(&settings, &Options::default());
     }
 }
-
-/// Settings and options that are drawn from the seed.
-fn drawn(seed: u64) -> (Settings, Options) {
-    let dice = &mut fastrand::Rng::with_seed(seed);
-    let isolation = Isolation::ALL[dice.usize(..4)];
-    let workload = DRAWN_WORKLOADS[dice.usize(..DRAWN_WORKLOADS.len())];
-    let settings = Settings {
-        isolation,
-        nodes: [3, 3, 5, 2, 4, 1][dice.usize(..6)],
-        faults: FaultKind::ALL.to_vec(),
-        faults_max: [6, 12, 30][dice.usize(..3)],
-        one_way_max: Span::from_ms([1, 10, 75, 200][dice.usize(..4)]),
-        duration: Span::from_ms(6_000),
-        ..settings(seed, workload)
-    };
-    let options = if dice.bool() { Options::default() } else { GeoGauss::drawn_options(dice) };
-    (settings, options)
-}
-
-const DRAWN_WORKLOADS: [&str; 8] =
-    ["list-append", "bank", "ranges", "register", "long-fork", "smallbank", "tpcc", "ycsb-a"];
 
 /// Seeds that found a bug:
 /// - 3: a strict read asked again before it could have an answer.
