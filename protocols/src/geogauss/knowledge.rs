@@ -157,7 +157,10 @@ impl State {
     }
 
     /// Sets the data to recover. Batches that are known to exist are fetched like any missing one.
-    pub(super) fn aim_at(&mut self, target: Target) {
+    /// A peer in an earlier view may have told of some that do not count.
+    pub(super) fn aim_at(&mut self, mut target: Target) {
+        let logs = self.streams.logs.iter().zip(&mut target.heads);
+        logs.for_each(|(log, head)| *head = log.bounds.last_upto(*head));
         self.streams.note_known(&target.heads);
         self.target = Some(target);
     }
