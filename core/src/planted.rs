@@ -161,6 +161,53 @@ bugs! {
     DifferencesPass, "differences-pass", "A replica compares digests and continues if they differ.";
     RowsNotCompared, "rows-not-compared", "Digests cover no rows that nobody writes.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
+    EpochOverwritesUnseen, "epoch-overwrites-unseen",
+        "Transactions are compared with those of their epoch, and not with earlier ones.";
+    SnapshotOffByOne, "snapshot-off-by-one", "The epoch after a snapshot counts as part of it.";
+    ValidatedAtOrigin, "validated-at-origin", "Reads are validated at their origin alone.";
+    DeletionForgotten, "deletion-forgotten", "A row that was deleted counts as unchanged.";
+    RangesNotMet, "ranges-not-met", "Writes of the same epoch to a range are not noticed.";
+    CertifiedOnNewest, "certified-on-newest",
+        "An interactive transaction's writes are checked against a newer snapshot.";
+    LoserStopsClaiming, "loser-stops-claiming",
+        "A transaction that has lost a row claims no more rows, in the order of arrival.";
+    TieByArrival, "tie-by-arrival", "Ties in rank are broken by the order of arrival.";
+    OwnPartFirst, "own-part-first", "Each replica ranks its own transactions first.";
+    InOrderBySource, "in-order-by-source",
+        "One replica runs the programs of an epoch source by source.";
+    MergedBeforeAvailable, "merged-before-available",
+        "An epoch is merged before f + 1 replicas have its batches.";
+    EofOvertakesBatches, "eof-overtakes-batches",
+        "The end of an epoch counts before its batches are here.";
+    EofOfNewerView, "eof-of-newer-view", "Ends of epochs from a later view count.";
+    WriteAfterEof, "write-after-eof", "A transaction is added to an epoch that has ended.";
+    EarlierLifeMissing, "earlier-life-missing",
+        "A replica that joins has ended its epochs although batches of it are missing.";
+    EpochReopened, "epoch-reopened", "A restart begins after the last epoch in its log.";
+    DeletionsNotReplayed, "deletions-not-replayed", "A restart forgets which rows were deleted.";
+    DeletionsNotKept, "deletions-not-kept", "A checkpoint forgets which rows were deleted.";
+    LifeNotLost, "life-not-lost", "A replaced node continues its earlier life.";
+    ReplayedAfterGap, "replayed-after-gap",
+        "A restart replays the epochs after a checkpoint of a peer that it lost.";
+    ReplayedOutOfRank, "replayed-out-of-rank",
+        "A restart applies the write sets of an epoch source by source.";
+    SealForgotten, "seal-forgotten", "A restart forgets a seal and its report.";
+    TakenAfterSeal, "taken-after-seal", "Batches of a replica count after its removal was decided.";
+    ReservedAfterReport, "reserved-after-report",
+        "A replica ends epochs that it has reserved after its report.";
+    ViewByMajority, "view-by-majority",
+        "A view begins when a majority of its members has reported.";
+    JoinsTooEarly, "joins-too-early",
+        "A replica joins in an epoch that the others may have ended without it.";
+    LifeEndsTooEarly, "life-ends-too-early",
+        "A removed replica counts up to the last epoch that all reporters have.";
+    LifeReusesNumbers, "life-reuses-numbers",
+        "A replica that joins again reuses the numbers of batches that did not count.";
+    CountedAndRunAgain, "counted-and-run-again",
+        "A removed replica runs transactions again that count.";
+    FreshUnmerged, "fresh-unmerged", "A strict read does not wait for the epochs that have ended.";
+    FreshWithoutAsking, "fresh-without-asking",
+        "A strict read does not ask whether its replica was removed.";
 }
 
 impl fmt::Display for Bug {

@@ -15,6 +15,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::{Checkpoint, Cx};
 use pangea_core::txn::Outcome;
 
@@ -187,7 +188,9 @@ impl GeoGauss {
             rejoin: state.target.clone(),
             sealed: state.membership.sealed.clone(),
             agreement: state.membership.driver.agreement().compacted_records(),
-            deletions: state.applied.deletions.clone(),
+            deletions: mutate!(
+                DeletionsNotKept: state.applied.deletions.clone() => Deletions::default()
+            ),
         };
         cx.checkpoint(version, meta.encode());
         // Batches that the checkpoint does not cover. Later ones are further on in the log.

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Finished, Job as OrderedJob, ResultDetail};
 use pangea_core::exec::{Change, is_bulk, writes_bytes};
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, ListedFate};
 use pangea_core::store::{RecordHeader, Version};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState, Write};
@@ -26,14 +27,14 @@ use super::batch::{Batch, TxnRecord, Work};
 use super::deletions::hash_row;
 use super::merge::{Before, Candidate, Fate, decide};
 use super::options::Options;
-use super::rank::Rank;
+use super::rank::{Rank, RankInputs};
 use super::recovery::EpochRecord;
 use super::rules::Rules;
 use super::state::{InFlight, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
 use crate::inputs::{refuses_clients, skipped, stopping};
 use crate::replica::kind;
-use crate::streams::Heads;
+use crate::streams::{BufferedBatch, Heads};
 
 /// The result of a transaction of an epoch.
 enum Decision {
@@ -52,7 +53,8 @@ struct Epoch<'a> {
 
 impl Epoch<'_> {
     fn rank(&self, i: usize) -> Rank {
-        Rank::new(self.records[i].inputs, self.number, self.node_count)
+        let rank = Rank::new(self.records[i].inputs, self.number, self.node_count);
+        mutate!(TieByArrival: rank => rank.with_turn(i as u64))
     }
 }
 
@@ -230,9 +232,11 @@ impl State {
     pub(super) fn batches_upto(&self, heads: &Heads) -> Vec<Arc<Batch>> {
         let logs = self.streams.logs.iter().zip(self.applied.heads.iter().zip(heads));
         let logs = logs.filter(|(_, (from, upto))| from < upto);
-        logs.flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
-            .map(|(_, slot)| slot.batch.clone())
-            .collect()
+        let slots = logs.flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto));
+        let slots = slots.map(|(_, slot)| slot);
+        mutate!(TieByArrival: () => return in_order_of_arrival(slots));
+        mutate!(LoserStopsClaiming: () => return in_order_of_arrival(slots));
+        slots.map(|slot| slot.batch.clone()).collect()
     }
 
     /// Removes the versions from the store that no reader of the merged epoch sees.
@@ -249,13 +253,14 @@ impl State {
         deleted: &mut Deleted,
     ) {
         let records = epoch.records.iter().enumerate();
-        let (places, candidates): (Vec<usize>, Vec<Candidate<'_>>) = records
+        let (places, mut candidates): (Vec<usize>, Vec<Candidate<'_>>) = records
             .filter_map(|(i, record)| {
                 let Work::Merge { base, checks } = &record.work else { return None };
                 let txn = record.inputs.txn;
                 Some((i, Candidate { txn, rank: epoch.rank(i), base: *base, checks }))
             })
             .unzip();
+        mutate!(OwnPartFirst: () => own_part_first(self.me(), epoch, &places, &mut candidates));
         let version = self.applied.epoch;
         let before = Before { store: cx.store, version, deletions: &self.applied.deletions };
         cx.begin_work();
@@ -295,7 +300,9 @@ impl State {
         if jobs.is_empty() {
             return places;
         }
-        places.sort_unstable_by_key(|&i| epoch.rank(i));
+        if mutate!(InOrderBySource: true => self.me() != NodeId(0)) {
+            places.sort_unstable_by_key(|&i| epoch.rank(i));
+        }
         jobs.clear();
         jobs.extend(places.iter().filter_map(|&i| in_order(epoch.records[i])));
         cx.begin_work();
@@ -416,4 +423,25 @@ fn too_old() -> Abort {
     Abort::new(SqlState::SERIALIZATION_FAILURE, message)
         .with_detail("Deletions since its snapshot are not remembered any more.")
         .with_hint("Use shorter transactions, or raise geogauss.horizon_ms.")
+}
+
+fn in_order_of_arrival<'a>(
+    slots: impl Iterator<Item = &'a BufferedBatch<Batch>>,
+) -> Vec<Arc<Batch>> {
+    let mut slots: Vec<_> = slots.collect();
+    slots.sort_by_key(|slot| slot.position);
+    slots.into_iter().map(|slot| slot.batch.clone()).collect()
+}
+
+fn own_part_first(
+    me: NodeId,
+    epoch: Epoch<'_>,
+    places: &[usize],
+    candidates: &mut [Candidate<'_>],
+) {
+    let own = places.iter().zip(candidates).filter(|(_, it)| it.txn.node() == me);
+    for (place, candidate) in own {
+        let inputs = RankInputs { attempt: u8::MAX, ..epoch.records[*place].inputs };
+        candidate.rank = Rank::new(inputs, epoch.number, epoch.node_count);
+    }
 }

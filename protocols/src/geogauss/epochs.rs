@@ -21,6 +21,7 @@
 //! The paper answers a client before any other region has the transaction on disk.
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -39,7 +40,7 @@ impl State {
             return SnapshotVersion(u64::MAX);
         }
         // Its earlier life counts, too, and is here if nothing of it is missing.
-        let has_earlier = log.received >= life.head;
+        let has_earlier = mutate!(EarlierLifeMissing: log.received >= life.head => true);
         let waits_for_nobody = SnapshotVersion(if has_earlier { life.first.0 - 1 } else { 0 });
         if source == self.me() && self.has_life() {
             // After a crash it could add transactions to an epoch that it has not reserved.
@@ -48,12 +49,14 @@ impl State {
         }
         let present = self.membership.view.number;
         let End { through, last, view } = self.epochs.ends[source.index()];
-        let is_of_life = life.ended.is_none() && view >= life.joined && view <= present;
-        let by_message = is_of_life && log.received >= last;
+        let is_known = |view| mutate!(EofOfNewerView: view <= present => true);
+        let is_of_life = life.ended.is_none() && view >= life.joined && is_known(view);
+        let is_here = mutate!(EofOvertakesBatches: log.received >= last => true);
+        let by_message = is_of_life && is_here;
         let by_message = if by_message { through } else { SnapshotVersion::ZERO };
         let batch = log.slots.get(&log.received).map(|slot| &slot.batch);
         let by_batch =
-            batch.filter(|batch| batch.view <= present).map(|batch| match batch.is_last {
+            batch.filter(|batch| is_known(batch.view)).map(|batch| match batch.is_last {
                 true => batch.epoch,
                 false => SnapshotVersion(batch.epoch.0 - 1),
             });
@@ -96,7 +99,7 @@ impl State {
             })
             .collect();
         let are_available = heads.iter().zip(&self.streams.available).all(|(head, it)| head <= it);
-        are_available.then_some((epoch, heads))
+        mutate!(MergedBeforeAvailable: are_available => true).then_some((epoch, heads))
     }
 
     /// All transactions of the epochs up to this one are merged.
@@ -118,7 +121,10 @@ impl State {
     pub(super) fn present_epoch(&self, cx: &Cx<'_, GeoGauss>) -> SnapshotVersion {
         match self.epochs.has_txns {
             true => self.epochs.open,
-            false => self.epochs.open.max(self.epochs.clock.epoch_at(cx.now.at)),
+            false => {
+                let present = self.epochs.open.max(self.epochs.clock.epoch_at(cx.now.at));
+                mutate!(WriteAfterEof: present => write_after_eof(self, present))
+            }
         }
     }
 }
@@ -233,4 +239,8 @@ impl GeoGauss {
             self.end_epoch(cx, self.state.epochs.open);
         }
     }
+}
+
+fn write_after_eof(state: &State, present: SnapshotVersion) -> SnapshotVersion {
+    SnapshotVersion(present.0 - 1).max(state.applied.epoch.next())
 }

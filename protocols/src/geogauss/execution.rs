@@ -21,6 +21,7 @@ use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
+use pangea_core::mutate;
 use pangea_core::pool::map;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, SqlState};
@@ -182,7 +183,8 @@ impl GeoGauss {
         let Program::Certified(certified) = std::mem::replace(&mut job.program, empty) else {
             panic!("calls are run");
         };
-        let base = certified.at.min(self.state.applied.epoch);
+        let newest = self.state.applied.epoch;
+        let base = mutate!(CertifiedOnNewest: certified.at.min(newest) => newest);
         let checks = isolation::certified(job.level, certified);
         let weight = weight_of(&checks);
         let work = Work::Merge { base, checks };

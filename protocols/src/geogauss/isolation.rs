@@ -23,6 +23,7 @@ use pangea_core::exec::checked_reads;
 use pangea_core::guarantee::Isolation;
 use pangea_core::hash::HashSet;
 use pangea_core::key::Key;
+use pangea_core::mutate;
 use pangea_core::txn::{Certified, ReadSet, ReadVersion, Write};
 
 /// The writes of a transaction, and the checks before they are applied.
@@ -62,6 +63,7 @@ pub fn checks(level: Isolation, reads: ReadSet, guards: ReadSet, writes: Vec<Wri
         .into_iter()
         .map(|write| CheckedWrite { is_checked: is_checked(&write), write })
         .collect();
+    let reads = mutate!(ValidatedAtOrigin: reads => ReadSet::default());
     Checks { reads, writes }
 }
 

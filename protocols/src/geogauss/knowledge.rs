@@ -15,6 +15,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 
 use super::GeoGauss;
@@ -151,12 +152,15 @@ impl State {
         self.streams.next_sequence = rejoined.next_sequence;
         self.membership.own_head = rejoined.own_head;
         self.configure(rejoined.configuration.clone());
-        self.membership.has_no_life = true;
+        self.membership.has_no_life = mutate!(LifeNotLost: true => false);
         self.aim_at(rejoined.target.clone());
     }
 
     /// Sets the data to recover. Batches that are known to exist are fetched like any missing one.
-    pub(super) fn aim_at(&mut self, target: Target) {
+    /// A peer in an earlier view may have told of some that do not count.
+    pub(super) fn aim_at(&mut self, mut target: Target) {
+        let logs = self.streams.logs.iter().zip(&mut target.heads);
+        logs.for_each(|(log, head)| *head = log.bounds.last_upto(*head));
         self.streams.note_known(&target.heads);
         self.target = Some(target);
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
@@ -120,7 +121,8 @@ impl Membership {
 
     /// Whether this replica may end an epoch: after a seal, only those that it has reserved before.
     pub(super) fn may_end(&self, epoch: SnapshotVersion) -> bool {
-        self.sealed.as_ref().is_none_or(|it| epoch <= it.report.reserved)
+        let may_end = self.sealed.as_ref().is_none_or(|it| epoch <= it.report.reserved);
+        mutate!(ReservedAfterReport: may_end => true)
     }
 
     /// Whether no more epochs may be reserved.
@@ -161,6 +163,8 @@ impl State {
             false => self.end_here(*node),
         };
         let (reserved, head) = (self.last_reserved(), self.membership.own_head);
+        let received = self.streams.own(&self.replica).received;
+        let head = mutate!(LifeReusesNumbers: head => received);
         let report = Report { reserved, head, ended: nodes.iter().map(ended).collect() };
         let mut sealed = Sealed { number, seal, report, position: LogPosition(0) };
         let mut record = Vec::new();
@@ -176,7 +180,8 @@ impl State {
         }
         for node in self.replica.topology.node_ids() {
             let is_continued = self.membership.view.is_continued(node, &sealed.seal);
-            self.streams.logs[node.index()].is_sealed |= !is_continued;
+            let is_ended = mutate!(TakenAfterSeal: !is_continued => false);
+            self.streams.logs[node.index()].is_sealed |= is_ended;
         }
         self.membership.taken = sealed.number;
         self.membership.sealed = Some(sealed);
@@ -337,8 +342,11 @@ impl GeoGauss {
             (*seal == sealed.number).then(|| (node, report.clone()))
         };
         let members = membership.view.next_members(&sealed.seal);
-        let reports: Option<Vec<_>> = members.into_iter().map(of_seal).collect();
-        let view = membership.view.next(&sealed.seal, &reports?);
+        let reports = members.into_iter().map(of_seal);
+        let view = &membership.view;
+        let reports: Option<Vec<_>> =
+            mutate!(ViewByMajority: reports.collect() => view_by_majority(view, reports));
+        let view = view.next(&sealed.seal, &reports?);
         Some(Change::View { seal: sealed.number, view })
     }
 
@@ -494,6 +502,7 @@ impl GeoGauss {
         let last = log.slots.get(&ended.last).map(|slot| slot.batch.end_sequence());
         let counts = |it: &&InFlight| it.txn.sequence() < last.unwrap_or_default();
         let count = execution.in_flight.iter().take_while(counts).count();
+        let count = mutate!(CountedAndRunAgain: count => 0);
         for void in self.state.execution.in_flight.split_off(count) {
             match void.job.program {
                 Program::Call { .. } => self.state.execution.queue.push_back(void.job),
@@ -532,4 +541,12 @@ fn decode_report(from: &mut Reader<'_>, node_count: usize) -> Result<Report, Dec
     };
     let ended = (0..node_count).map(|_| ended()).collect::<Result<_, DecodeError>>()?;
     Ok(Report { reserved, head, ended })
+}
+
+fn view_by_majority(
+    view: &View,
+    reports: impl Iterator<Item = Option<(NodeId, Report)>>,
+) -> Option<Vec<(NodeId, Report)>> {
+    let reports: Vec<_> = reports.flatten().collect();
+    (reports.len() > view.lives.len() / 2).then_some(reports)
 }

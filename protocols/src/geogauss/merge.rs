@@ -27,6 +27,7 @@ use pangea_core::exec::{Change, first_change};
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
+use pangea_core::mutate;
 use pangea_core::pool::{Pool, map};
 use pangea_core::store::Store;
 use pangea_core::txn::ReadVersion;
@@ -98,14 +99,21 @@ pub fn decide(
     before: Before<'_>,
     candidates: &[Candidate<'_>],
 ) -> Verdict {
-    let mut fates = map(pool, candidates, |_, candidate| check(before, candidate));
+    let mut fates = map(
+        pool,
+        candidates,
+        |_, candidate| mutate!(EpochOverwritesUnseen: check(before, candidate) => Fate::Commits),
+    );
     let mut order: Vec<usize> =
         (0..candidates.len()).filter(|&i| fates[i] == Fate::Commits).collect();
     order.sort_unstable_by_key(|&i| candidates[i].rank);
     let has_ranges = order.iter().any(|&i| !candidates[i].checks.reads.ranges.is_empty());
     let mut written = Written::new(has_ranges);
     if rule == MergeRule::Claims {
-        order.iter().for_each(|&i| written.add(&candidates[i]));
+        mutate!(
+            LoserStopsClaiming: order.iter().for_each(|&i| written.add(&candidates[i]))
+                => loser_stops_claiming(&mut written, candidates, &fates)
+        );
     }
     order.retain(|&i| {
         let lost = match rule {
@@ -137,10 +145,11 @@ fn check(before: Before<'_>, candidate: &Candidate<'_>) -> Fate {
         let live = before.store.head_with(table, key, before.version, live).flatten();
         let change = |winner| Fate::Lost(Change { table, key: key.clone(), winner });
         if let Some((version, writer)) = live {
-            if version > base {
+            if version > mutate!(SnapshotOffByOne: base => base.next()) {
                 return change(Some(writer));
             }
         } else if before.deletions.has_since(hash_row(table, key), base) {
+            mutate!(DeletionForgotten: () => continue);
             return change(None);
         }
     }
@@ -218,7 +227,8 @@ impl<'a> Written<'a> {
         };
         let in_order = self.in_order.as_ref();
         of_writes.or_else(of_points).or_else(|| {
-            checks.reads.ranges.iter().find_map(|read| {
+            let ranges = mutate!(RangesNotMet: &checks.reads.ranges[..] => &[]);
+            ranges.iter().find_map(|read| {
                 let start = Key::from(&read.range.start[..]);
                 let from = in_order?.range((read.table, &start)..);
                 let mut within = from.take_while(|((table, key), _)| {
@@ -232,6 +242,28 @@ impl<'a> Written<'a> {
                 })
             })
         })
+    }
+}
+
+fn loser_stops_claiming<'a>(
+    written: &mut Written<'a>,
+    candidates: &[Candidate<'a>],
+    fates: &[Fate],
+) {
+    let alive = candidates.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Commits);
+    for (candidate, _) in alive {
+        for it in &candidate.checks.writes {
+            let row = (it.write.table, &it.write.key);
+            let first = (candidate.rank, candidate.txn);
+            if written.rows.get(&row).is_some_and(|writers| writers.first < first) {
+                break;
+            }
+            let deleter = it.write.value.is_none().then_some(first);
+            written.rows.insert(row, Writers { first, deleter });
+            if let Some(in_order) = &mut written.in_order {
+                in_order.insert(row, first);
+            }
+        }
     }
 }
 

@@ -55,6 +55,11 @@ impl Rank {
         let csn = Csn { offset_us, turn, txn };
         Self { attempt: Reverse(attempt), start: Reverse(start), csn }
     }
+
+    /// The same rank with another turn.
+    pub(super) fn with_turn(self, turn: u64) -> Self {
+        Self { csn: Csn { turn, ..self.csn }, ..self }
+    }
 }
 
 #[cfg(test)]

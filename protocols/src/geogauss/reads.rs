@@ -16,6 +16,7 @@
 //! asked.
 
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 
@@ -133,6 +134,7 @@ impl GeoGauss {
         let majority = self.state.replica.topology.majority();
         let is_member = self.state.is_member();
         let fresh = &mut self.state.fresh;
+        let majority = mutate!(FreshWithoutAsking: majority => 0);
         let is_enough = |it: &mut Request| is_member && it.confirmed.len() + 1 >= majority;
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         let asked = fresh.waiting.iter_mut().filter(|read| read.is_asked);
@@ -148,7 +150,8 @@ impl GeoGauss {
         let merged = self.state.merged_through();
         let version = self.state.applied.epoch;
         self.state.fresh.waiting.retain(|read| {
-            let is_merged = read.epoch.is_some_and(|epoch| epoch <= merged);
+            let is_merged = |epoch| mutate!(FreshUnmerged: epoch <= merged => true);
+            let is_merged = read.epoch.is_some_and(is_merged);
             if is_merged {
                 cx.fresh(read.ticket, version);
             }

@@ -18,6 +18,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Durable};
 use pangea_core::store::{RecordHeader, Version};
 
@@ -90,7 +91,9 @@ impl State {
     pub(super) fn reserve(&mut self, cx: &mut Cx<'_, GeoGauss>, upto: SnapshotVersion) {
         let ahead = AHEAD_MS.div_ceil(self.options.epoch_ms);
         // The members of the next view are to know what this one has reserved.
-        if upto.0 + ahead / 2 <= self.last_reserved().0 || self.membership.is_sealed() {
+        let is_sealed = self.membership.is_sealed();
+        let is_sealed = mutate!(ReservedAfterReport: is_sealed => false);
+        if upto.0 + ahead / 2 <= self.last_reserved().0 || is_sealed {
             return;
         }
         cx.mark("geogauss.reserved");
@@ -135,7 +138,7 @@ impl State {
             kind::REJOINED => found.agreement.extend(self.restore_rejoined(&payload)),
             kind::SEALED => {
                 let sealed = Sealed::decode(&mut Reader::new(&payload), node_count);
-                self.restore_seal(sealed.expect(INTACT));
+                mutate!(SealForgotten: self.restore_seal(sealed.expect(INTACT)) => ());
             }
             kind::VIEW => {
                 let configured = Configured::decode(&mut Reader::new(&payload), node_count);
@@ -176,7 +179,8 @@ impl State {
         let mut deleted = Deleted::default();
         let mut valid: Vec<usize> = (0..records.len()).filter(|i| is_valid[*i]).collect();
         let node_count = self.replica.topology.node_count();
-        valid.sort_unstable_by_key(|&i| Rank::new(records[i].inputs, epoch, node_count));
+        let rank = |&i: &usize| Rank::new(records[i].inputs, epoch, node_count);
+        mutate!(ReplayedOutOfRank: valid.sort_unstable_by_key(rank) => ());
         apply_merged(cx, epoch, valid.into_iter().map(|i| records[i]), &mut deleted);
         for Ordered { entry, writes } in ordered {
             let record = records[entry];
@@ -194,7 +198,8 @@ impl State {
             }
         }
         let horizon = horizon_of(epoch, &self.options);
-        self.applied.deletions.note(epoch, deleted.rows, horizon);
+        let rows = mutate!(DeletionsNotReplayed: deleted.rows => Vec::new());
+        self.applied.deletions.note(epoch, rows, horizon);
         (self.applied.epoch, self.applied.heads) = (epoch, heads);
         cx.store.publish(epoch);
     }
@@ -225,7 +230,10 @@ impl GeoGauss {
         for (_, record) in found.epochs {
             let record = EpochRecord::decode(&record).expect(INTACT);
             // Those after a peer's checkpoint, which a crash took away, are merged again.
-            if record.before == state.applied.epoch && state.may_replay(cx, &record) {
+            let is_next = record.before == state.applied.epoch;
+            let is_later = record.epoch > state.applied.epoch;
+            let is_next = mutate!(ReplayedAfterGap: is_next => is_later);
+            if is_next && state.may_replay(cx, &record) {
                 cx.mark("geogauss.epoch_replayed");
                 let fate = record.decisions.fate_if_listed();
                 state.note_listed(record.epoch, fate);
@@ -236,6 +244,7 @@ impl GeoGauss {
         state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];
         let after = state.epochs.reserved.max(state.applied.epoch);
+        let after = mutate!(EpochReopened: after => epoch_reopened(state));
         state.epochs.open = after.next().max(life.first);
         let (length, open) = (state.options.epoch(), state.epochs.open);
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
@@ -259,6 +268,12 @@ impl GeoGauss {
             self.broadcast(cx, last.epoch, true, Vec::new());
         }
     }
+}
+
+fn epoch_reopened(state: &State) -> SnapshotVersion {
+    let last = state.streams.own(&state.replica).slots.values().next_back();
+    let last = last.map_or(SnapshotVersion::ZERO, |slot| slot.batch.epoch);
+    last.max(state.applied.epoch)
 }
 
 #[cfg(test)]

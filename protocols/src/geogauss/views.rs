@@ -23,6 +23,7 @@
 //! begins a new one, in the same view if it has recovered its data by then.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::NUMBER_MAX;
@@ -199,15 +200,18 @@ impl View {
         assert!(self.allows(seal), "the seal is of this view");
         let has_reported = |node: &NodeId| reports.iter().any(|(from, _)| from == node);
         let members = self.next_members(seal);
-        assert!(members.iter().all(has_reported), "all members of the next view have reported");
+        let have_reported = mutate!(ViewByMajority: members.iter().all(has_reported) => true);
+        assert!(have_reported, "all members of the next view have reported");
         let number = ViewNumber(self.number.0 + 1);
-        let reserved = reports.iter().map(|(_, report)| report.reserved).max();
+        let reserved = reports.iter().map(|(_, report)| report.reserved);
+        let reserved = mutate!(JoinsTooEarly: reserved.max() => reserved.min());
         let first = reserved.unwrap_or_default().next();
         let life = |(node, life): (NodeId, &Life)| {
             if self.is_continued(node, seal) {
                 return *life;
             }
-            let found = reports.iter().map(|(_, report)| report.ended[node.index()]).max();
+            let found = reports.iter().map(|(_, report)| report.ended[node.index()]);
+            let found = mutate!(LifeEndsTooEarly: found.max() => found.min());
             let found = found.unwrap_or_default();
             // It was cut before: only batches that are not on f + 1 replicas may be missing now.
             let ended = life.ended.map_or(found, |before| found.min(before));

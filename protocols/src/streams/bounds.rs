@@ -23,6 +23,13 @@ impl Bounds {
         self.last.is_none_or(|last| bid <= last) && void.is_none_or(|(_, upto)| bid > *upto)
     }
 
+    /// The last number up to this one whose batch counts.
+    pub(crate) fn last_upto(&self, bid: Bid) -> Bid {
+        let bid = self.last.map_or(bid, |last| last.min(bid));
+        let void = self.voids.range(..bid).next_back();
+        void.filter(|(_, upto)| bid <= **upto).map_or(bid, |(after, _)| *after)
+    }
+
     /// The end of the range without batches that begins after this batch, or in which it is.
     pub(super) fn void_after(&self, bid: Bid) -> Option<Bid> {
         let (_, upto) = self.voids.range(..=bid).next_back()?;
@@ -90,6 +97,9 @@ mod tests {
         bounds.continue_after(Bid(15));
         let counted: Vec<u64> = (9..18).filter(|bid| bounds.counts(Bid(*bid))).collect();
         assert_eq!(counted, [9, 10, 16, 17]);
+        let last: Vec<u64> = (9..18).map(|bid| bounds.last_upto(Bid(bid)).0).collect();
+        assert_eq!(last, [9, 10, 10, 10, 10, 10, 10, 16, 17]);
+        assert_eq!(ended(10).last_upto(Bid(11)), Bid(10));
         assert_eq!(
             [9, 10, 12, 15].map(|bid| bounds.void_after(Bid(bid)).map(|it| it.0)),
             [None, Some(15), Some(15), None]

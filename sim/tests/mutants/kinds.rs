@@ -154,6 +154,41 @@ pub fn removed(seed: u64) -> Vec<Rule> {
     rules
 }
 
+/// One node after the other is cut off until it is removed, and comes back. Others crash when they
+/// have learnt of that.
+pub fn cut_off(seed: u64) -> Vec<Rule> {
+    let mut dice = SimRng::fork(seed, "cut-off", 0);
+    let mut rules = Vec::new();
+    for at_ms in [300, 2_300, 4_300] {
+        let (away, first, second) = three(&mut dice);
+        let lasts_ms = dice.between(700, 1_500);
+        let cut = Fault::Cut { from: vec![away], to: vec![first, second], one_way: false };
+        rules.push(Rule { at_ms, lasts_ms, fault: cut });
+        let marks = ["geogauss.sealed", "geogauss.view_entered", "geogauss.eof_sent"];
+        let mark = marks[dice.index(3)].to_owned();
+        let after_effects = dice.between(0, 10);
+        let crash = Fault::CrashAfterMark { node: None, mark, times: 1, after_effects };
+        let at_ms = at_ms + dice.between(0, lasts_ms);
+        rules.push(Rule { at_ms, lasts_ms: dice.between(1, 300), fault: crash });
+    }
+    rules
+}
+
+/// A node is cut off until it is removed, while clients pause. Then they go on, and it has nothing
+/// to wait for.
+pub fn left_idle(seed: u64) -> Vec<Rule> {
+    let mut dice = SimRng::fork(seed, "left-idle", 0);
+    let mut rules = Vec::new();
+    for at_ms in [300, 3_300, 6_300] {
+        let (away, first, second) = three(&mut dice);
+        let cut = Fault::Cut { from: vec![away], to: vec![first, second], one_way: false };
+        let lasts_ms = dice.between(1_200, 1_600);
+        rules.push(Rule { at_ms, lasts_ms, fault: Fault::Quiet {} });
+        rules.push(Rule { at_ms: at_ms + 300, lasts_ms: 2_000, fault: cut });
+    }
+    rules
+}
+
 /// Draws an order of three nodes.
 fn three(dice: &mut SimRng) -> (u16, u16, u16) {
     let first = dice.index(3) as u16;

@@ -1,5 +1,7 @@
 //! Runs with planted bugs, which need the feature `planted`.
 
+#[path = "../simulation/geogauss_drawn.rs"]
+mod geogauss_drawn;
 mod kinds;
 mod planted;
 mod shrink;

@@ -2,6 +2,7 @@
 //! the first seed and rewrites the table in docs/PROOF.md. Without it, the seed of the table is
 //! tried first.
 
+mod lists;
 mod named;
 
 use std::collections::BTreeMap;
@@ -12,60 +13,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Checkpoints};
+use pangea_protocols::geogauss::GeoGauss;
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
-use crate::kinds;
+use crate::{geogauss_drawn, kinds};
+use lists::{
+    ELUSIVE, OF_CALVIN, OF_GEOGAUSS, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS,
+    OF_SHARDS_OF_MASTERS,
+};
 
 /// The maximum number of seeds for any bug.
 const SEEDS_MAX: u64 = 3_000;
-
-/// Bugs in Calvin's own phases. Bugs in none of these lists are planted in Minerva.
-const OF_CALVIN: &[Bug] = &[
-    Bug::GrantedOutOfOrder,
-    Bug::RoundRobinDiffers,
-    Bug::SlicesDiffer,
-    Bug::ReplayedBySource,
-    Bug::StrictReadsAtOnce,
-    Bug::EvictedUnchecked,
-    Bug::ColdIsAbsent,
-    Bug::HeldForgotten,
-    Bug::OverwrittenPinned,
-    Bug::BeforeOverwritten,
-    Bug::FrozenTogether,
-    Bug::FrozenReadsAtOnce,
-    Bug::OutcomesInvented,
-];
-
-/// Bugs in Calvin's shards, which are planted in runs with two shards.
-const OF_SHARDS: &[Bug] = &[
-    Bug::RemoteRowsLost,
-    Bug::ServedOutOfTurn,
-    Bug::WaitsWithoutLocks,
-    Bug::RegionsOrderDiffers,
-    Bug::LeftIsDone,
-    Bug::SentNotKept,
-    Bug::FollowsNobody,
-    Bug::ReceivedNotLogged,
-];
-
-/// Bugs of a master that runs transactions before they are agreed on.
-const OF_MASTERS: &[Bug] =
-    &[Bug::EarlyBeforeFsync, Bug::MasterStays, Bug::VoidRunLater, Bug::OverwrittenUndecided];
-
-/// Bugs of shards with masters of that kind.
-const OF_SHARDS_OF_MASTERS: &[Bug] = &[Bug::VoidItemsUsed, Bug::NeighbourStays];
-
-/// Bugs that need too many events in one order for the simulator. The exhaustive search finds them:
-/// `protocols/src/minerva/exhaustive.rs`.
-const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
-
-/// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases
-/// find them: `protocols/tests/phases/digests.rs`.
-const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
-
-/// Bugs that no run has caught yet: currently none. A new entry documents the simulator's gap.
-const ELUSIVE: &[Bug] = &[];
 
 const PROOF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/PROOF.md");
 const BEGIN: &str = "<!-- planted: begin -->";
@@ -122,9 +81,19 @@ enum Profile {
     Upgraded,
     /// Nodes are killed, and start with a later version of the program.
     Killed,
+    /// Nodes are cut off until they are removed, and come back. For GeoGauss.
+    CutOff,
+    /// A node is cut off until it is removed, and has nothing to wait for. For GeoGauss.
+    LeftIdle,
+    /// Everything is drawn from the seed. For GeoGauss.
+    Drawn,
 }
 
 impl Profile {
+    /// Those of GeoGauss.
+    const OF_GEOGAUSS: [Self; 3] = [Self::Drawn, Self::CutOff, Self::LeftIdle];
+
+    /// Those of the other protocols.
     const ALL: [Self; 23] = [
         Self::Lists,
         Self::Hot,
@@ -154,6 +123,13 @@ impl Profile {
     /// The profiles that are tried first for a bug.
     fn of(bug: Bug) -> &'static [Self] {
         match bug {
+            Bug::SealForgotten
+            | Bug::ReservedAfterReport
+            | Bug::JoinsTooEarly
+            | Bug::EpochReopened => &[Self::CutOff],
+            Bug::EofOfNewerView => &[Self::CutOff, Self::Drawn],
+            Bug::FreshWithoutAsking => &[Self::LeftIdle],
+            _ if OF_GEOGAUSS.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack
@@ -279,7 +255,27 @@ impl Profile {
             Self::Severed => (kinds::severed(any), Options::default()),
             Self::Upgraded => (kinds::upgraded(any), small),
             Self::Killed => (kinds::killed(any), small),
+            Self::CutOff | Self::LeftIdle | Self::Drawn => (self.of_geogauss(seed), small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
+        }
+    }
+
+    /// Runs of GeoGauss, which draws its own options.
+    fn of_geogauss(self, seed: u64) -> Settings {
+        let any = geogauss_drawn::settings(seed, "list-append");
+        match self {
+            Self::CutOff => {
+                let rules = Some(kinds::cut_off(seed));
+                let duration = Span::from_ms(6_000);
+                let clients_per_node = if seed.is_multiple_of(2) { 6 } else { 1 };
+                Settings { rules, duration, clients_per_node, ..any }
+            }
+            Self::LeftIdle => {
+                let rules = Some(kinds::left_idle(seed));
+                let (duration, one_way_max) = (Span::from_ms(9_000), Span::from_ms(1));
+                Settings { rules, duration, one_way_max, lists: 2, ..any }
+            }
+            _ => geogauss_drawn::drawn(seed).0,
         }
     }
 
@@ -359,9 +355,12 @@ enum Under {
     Asynchronous,
     /// Calvin with asynchronous replication and two shards.
     DividedAsynchronous,
+    /// GeoGauss, whose options are drawn from the seed.
+    GeoGauss,
 }
 
 impl Under {
+    /// Those with a choice of profiles.
     const ALL: [Self; 5] =
         [Self::Minerva, Self::Calvin, Self::Divided, Self::Asynchronous, Self::DividedAsynchronous];
 
@@ -371,6 +370,7 @@ impl Under {
             _ if OF_MASTERS.contains(&bug) => Self::Asynchronous,
             _ if OF_SHARDS_OF_MASTERS.contains(&bug) => Self::DividedAsynchronous,
             _ if OF_CALVIN.contains(&bug) => Self::Calvin,
+            _ if OF_GEOGAUSS.contains(&bug) => Self::GeoGauss,
             _ => Self::Minerva,
         }
     }
@@ -390,6 +390,10 @@ impl Under {
                 let own = of_calvin(options, mode);
                 let options = calvin::Options { replication, ..own };
                 run::<Calvin>(&ordered, &options).unwrap()
+            }
+            Self::GeoGauss => {
+                let (_, options) = geogauss_drawn::drawn(settings.seed);
+                run::<GeoGauss>(settings, &options).unwrap()
             }
         }
     }
@@ -423,7 +427,7 @@ fn hunt(bug: Bug, known: Option<u64>) -> Option<Catch> {
     for seed in known.into_iter().chain(0..seeds_max()) {
         // Every fourth seed uses another profile than those expected to catch the bug.
         let profile = match seed % 4 {
-            3 => Profile::ALL[(seed / 4) as usize % Profile::ALL.len()],
+            3 if under != Under::GeoGauss => Profile::ALL[(seed / 4) as usize % Profile::ALL.len()],
             turn => first[turn as usize % first.len()],
         };
         let (settings, options) = profile.settings(seed);
@@ -545,5 +549,10 @@ fn without_a_planted_bug_the_same_runs_are_clean() {
             let what = format!("{under:?} {profile:?} {mode:?}: {report}");
             assert!(report.violation.is_none(), "{what}");
         }
+    }
+    for (profile, seed) in Profile::OF_GEOGAUSS.into_iter().zip(0..) {
+        let (settings, options) = profile.settings(seed);
+        let report = Under::GeoGauss.run(&settings, &options, Checkpoints::Versions);
+        assert!(report.violation.is_none(), "{profile:?}: {report}");
     }
 }

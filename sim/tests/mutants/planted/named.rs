@@ -34,6 +34,13 @@ fn all() -> Vec<Named> {
             }
         }
     }
+    for (seed, profile) in (0..SEEDS).flat_map(|seed| Profile::OF_GEOGAUSS.map(|it| (seed, it))) {
+        let run = move || {
+            let (settings, options) = profile.settings(seed);
+            Under::GeoGauss.run(&settings, &options, Checkpoints::Versions)
+        };
+        runs.push((format!("GeoGauss/{profile:?}/{seed}"), Box::new(run)));
+    }
     runs.extend(all_drawn::<Minerva>());
     runs.extend(all_drawn::<Calvin>());
     runs

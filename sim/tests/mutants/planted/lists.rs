@@ -1,0 +1,85 @@
+//! The bugs by the protocol in which they are planted, and those that no run catches.
+
+use pangea_core::planted::Bug;
+
+/// Bugs in Calvin's own phases. Bugs in none of these lists are planted in Minerva.
+pub const OF_CALVIN: &[Bug] = &[
+    Bug::GrantedOutOfOrder,
+    Bug::RoundRobinDiffers,
+    Bug::SlicesDiffer,
+    Bug::ReplayedBySource,
+    Bug::StrictReadsAtOnce,
+    Bug::EvictedUnchecked,
+    Bug::ColdIsAbsent,
+    Bug::HeldForgotten,
+    Bug::OverwrittenPinned,
+    Bug::BeforeOverwritten,
+    Bug::FrozenTogether,
+    Bug::FrozenReadsAtOnce,
+    Bug::OutcomesInvented,
+];
+
+/// Bugs in Calvin's shards, which are planted in runs with two shards.
+pub const OF_SHARDS: &[Bug] = &[
+    Bug::RemoteRowsLost,
+    Bug::ServedOutOfTurn,
+    Bug::WaitsWithoutLocks,
+    Bug::RegionsOrderDiffers,
+    Bug::LeftIsDone,
+    Bug::SentNotKept,
+    Bug::FollowsNobody,
+    Bug::ReceivedNotLogged,
+];
+
+/// Bugs of a master that runs transactions before they are agreed on.
+pub const OF_MASTERS: &[Bug] =
+    &[Bug::EarlyBeforeFsync, Bug::MasterStays, Bug::VoidRunLater, Bug::OverwrittenUndecided];
+
+/// Bugs of shards with masters of that kind.
+pub const OF_SHARDS_OF_MASTERS: &[Bug] = &[Bug::VoidItemsUsed, Bug::NeighbourStays];
+
+/// Bugs in GeoGauss, which are planted in runs with its own settings.
+pub const OF_GEOGAUSS: &[Bug] = &[
+    Bug::EpochOverwritesUnseen,
+    Bug::SnapshotOffByOne,
+    Bug::ValidatedAtOrigin,
+    Bug::DeletionForgotten,
+    Bug::RangesNotMet,
+    Bug::CertifiedOnNewest,
+    Bug::LoserStopsClaiming,
+    Bug::TieByArrival,
+    Bug::OwnPartFirst,
+    Bug::InOrderBySource,
+    Bug::MergedBeforeAvailable,
+    Bug::EofOvertakesBatches,
+    Bug::EofOfNewerView,
+    Bug::WriteAfterEof,
+    Bug::EarlierLifeMissing,
+    Bug::EpochReopened,
+    Bug::DeletionsNotReplayed,
+    Bug::DeletionsNotKept,
+    Bug::LifeNotLost,
+    Bug::ReplayedAfterGap,
+    Bug::ReplayedOutOfRank,
+    Bug::SealForgotten,
+    Bug::TakenAfterSeal,
+    Bug::ReservedAfterReport,
+    Bug::ViewByMajority,
+    Bug::JoinsTooEarly,
+    Bug::LifeEndsTooEarly,
+    Bug::LifeReusesNumbers,
+    Bug::CountedAndRunAgain,
+    Bug::FreshUnmerged,
+    Bug::FreshWithoutAsking,
+];
+
+/// Bugs that need too many events in one order for the simulator. The exhaustive search finds them:
+/// `protocols/src/minerva/exhaustive.rs`.
+pub const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
+
+/// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases
+/// find them: `protocols/tests/phases/digests.rs`.
+pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
+
+/// Bugs that no run has caught yet: currently none. A new entry documents the simulator's gap.
+pub const ELUSIVE: &[Bug] = &[];
