@@ -5,7 +5,7 @@
 //!
 //! | statement | guards |
 //! |---|---|
-//! | all | the catalog records that its plan was made with |
+//! | all | the catalog records that its plan was made with, and the user's privileges |
 //! | schema changes | all that they read |
 //! | writes of a table with foreign keys | that referenced rows exist, and who refers to a lost key |
 //! | INSERT .. ON CONFLICT | that the row in the way exists |

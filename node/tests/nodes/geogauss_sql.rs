@@ -5,17 +5,21 @@
 mod race;
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::Registry;
+use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::geogauss::GeoGauss;
 use pangea_sql::Shared;
 use pangea_sql::session::{Response, Session};
 use tokio::runtime::Runtime;
 
+use crate::calvin_sql::is_known;
+use crate::calvin_sql::script::{self, Ground, scripts};
 use crate::support::cluster;
 
 /// The number of sessions, on all nodes.
@@ -32,7 +36,10 @@ struct Cluster {
 
 impl Cluster {
     fn start(dir: &Path) -> Self {
-        let configs = cluster::configs(dir, GeoGauss::NAME, "workers = 1", "");
+        Self::of(&cluster::configs(dir, GeoGauss::NAME, "workers = 1", ""))
+    }
+
+    fn of(configs: &[Config]) -> Self {
         let registry = Arc::new(Registry::new(pangea_sql::procedures()));
         let start = |config| (Node::start(config, registry.clone()).unwrap(), Arc::default());
         let nodes = configs.iter().map(start).collect();
@@ -90,5 +97,62 @@ fn constraints_hold_at_every_level_whichever_node_commits() {
         for (node, _) in cluster.nodes {
             node.stop().unwrap();
         }
+    }
+}
+
+/// One node, for scripts of sessions at a level.
+struct Scripted {
+    cluster: Cluster,
+    level: &'static str,
+}
+
+impl Ground for Scripted {
+    fn session(&mut self, _: usize) -> Session {
+        let (node, shared) = &self.cluster.nodes[0];
+        let level = Some(("default_transaction_isolation", self.level));
+        script::session(Arc::new(node.handle().clone()), shared, level)
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.cluster.runtime.block_on(future)
+    }
+}
+
+/// Runs all scripts, which are written for the serializable level, and returns where the answers
+/// differ.
+fn differences(level: &'static str) -> Vec<String> {
+    let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
+    let mut all = Vec::new();
+    for path in scripts(&sql) {
+        let temp = tempfile::tempdir().unwrap();
+        let keys = "workers = 1\ndurability = \"memory\"";
+        let settings = "[geogauss]\nepoch_ms = 1\nbatch_ms = 1";
+        let configs = cluster::configs_of(1, temp.path(), GeoGauss::NAME, keys, settings);
+        all.extend(script::run(&path, &mut Scripted { cluster: Cluster::of(&configs), level }));
+    }
+    all.retain(|difference| !is_known(difference));
+    all
+}
+
+/// A script for nodes that offer one level: it asks for another, and is shown the one.
+const OF_LEVELS: &str = "show transaction isolation level\n";
+
+#[test]
+fn every_script_sees_the_same_at_the_serializable_level() {
+    let mut all = differences("serializable");
+    all.retain(|difference| !difference.contains(OF_LEVELS));
+    assert!(all.is_empty(), "{}: {}", all.len(), all.join("\n"));
+}
+
+/// Transactions that conflict only with reads: they commit at weaker levels.
+const OF_READS: [&str; 2] = ["savepoints.slt:160:", "transactions.slt:59:"];
+
+#[test]
+fn every_script_sees_the_same_at_weaker_levels_except_for_conflicts_of_reads() {
+    for level in ["read committed", "repeatable read"] {
+        let mut all = differences(level);
+        let may_differ = |it: &String| OF_READS.iter().any(|at| it.contains(at));
+        all.retain(|difference| !difference.contains(OF_LEVELS) && !may_differ(difference));
+        assert!(all.is_empty(), "{level}: {}: {}", all.len(), all.join("\n"));
     }
 }

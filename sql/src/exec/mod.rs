@@ -37,7 +37,7 @@ use pangea_core::txn::Context;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::guarded::guarding;
+use crate::guarded::{Hold, guarding};
 use crate::notice::Notice;
 use crate::plan::{Plan, Planned, Select, system_view_columns};
 use crate::profile::{Step, Watch};
@@ -120,7 +120,9 @@ pub(crate) fn run(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
-    authorization::check(&planned.required, env.current_user(), cx)?;
+    guarding(cx, Hold::Reads, |cx| {
+        authorization::check(&planned.required, env.current_user(), cx)
+    })?;
     env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
     let executed = match (&planned.plan, rows) {

@@ -376,6 +376,19 @@ fn a_schema_change_conflicts_with_all_that_used_the_schema() {
     }
 }
 
+#[test]
+fn a_revoke_conflicts_with_what_it_forbids() {
+    let setup = [NUMBERS, &["create role app login", "grant all on t to app"]].concat();
+    for level in LEVELS {
+        let mut scene = Scene::new(level, &setup);
+        assert_eq!(scene.a("set role app"), "SET");
+        let update = "update t set n = 0";
+        let revoke = "revoke update on t from app";
+        assert_eq!(scene.race(&[update], &[revoke], &[]), CONFLICT, "{level}");
+        assert_eq!(scene.a(update), "42501", "{level}");
+    }
+}
+
 /// Statements of several threads run on snapshots at the same time, and what they check decides.
 #[test]
 fn constraints_hold_whatever_runs_side_by_side() {

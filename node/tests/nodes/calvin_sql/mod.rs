@@ -4,7 +4,7 @@ mod corpus;
 mod many;
 mod ranges;
 #[path = "../../../../sql/tests/sessions/script/mod.rs"]
-mod script;
+pub mod script;
 mod views;
 
 use std::future::Future;
@@ -99,7 +99,7 @@ const OTHERWISE: [(&str, &str); 9] = [
     ("! 54000 3 ranges require 3 shards, but there are 2", "the count is checked before the order"),
 ];
 
-fn is_known(difference: &str) -> bool {
+pub fn is_known(difference: &str) -> bool {
     OTHERWISE.iter().any(|(what, _)| difference.contains(what))
 }
 
