@@ -182,7 +182,7 @@ bugs! {
     EofOfNewerView, "eof-of-newer-view", "Ends of epochs from a later view count.";
     WriteAfterEof, "write-after-eof", "A transaction is added to an epoch that has ended.";
     EarlierLifeMissing, "earlier-life-missing",
-        "A replica that joins has ended its epochs although batches of it are missing.";
+        "A replica that joins has ended its epochs although its batches are missing.";
     EpochReopened, "epoch-reopened", "A restart begins after the last epoch in its log.";
     DeletionsNotReplayed, "deletions-not-replayed", "A restart forgets which rows were deleted.";
     DeletionsNotKept, "deletions-not-kept", "A checkpoint forgets which rows were deleted.";
