@@ -163,7 +163,7 @@ bugs! {
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
     EpochOverwritesUnseen, "epoch-overwrites-unseen",
         "Transactions are compared with those of their epoch, and not with earlier ones.";
-    SnapshotOffByOne, "snapshot-off-by-one", "The epoch after a snapshot counts as part of it.";
+    SnapshotOffByOne, "snapshot-off-by-one", "The epoch after a snapshot counts as seen.";
     ValidatedAtOrigin, "validated-at-origin", "Reads are validated at their origin alone.";
     DeletionForgotten, "deletion-forgotten", "A row that was deleted counts as unchanged.";
     RangesNotMet, "ranges-not-met", "Writes of the same epoch to a range are not noticed.";
