@@ -274,6 +274,7 @@ impl presence::Owner for GeoGauss {
         membership.forget(peer);
         epochs.ends[peer.index()] = Default::default();
         transfer.stop(peer);
+        self.state.note_who_is_behind();
     }
 
     fn memory_of(&self, peer: NodeId, is_whole: bool) -> Bytes {

@@ -221,6 +221,13 @@ impl State {
         self.membership.own_head = self.membership.own_head.max(own.head);
         self.membership.view = view;
         self.streams.own_reported = self.membership.own_head;
+        self.note_who_is_behind();
+    }
+
+    /// Notes which replicas are in an earlier view, or could be after a crash.
+    pub(super) fn note_who_is_behind(&mut self) {
+        let Membership { progress, decision, .. } = &self.membership;
+        self.streams.is_behind = progress.iter().map(|it| it.decision < *decision).collect();
     }
 
     /// Moves to a later view of which this replica may not know the views before. `bounds` are

@@ -147,9 +147,11 @@ impl GeoGauss {
         let before = self.state.membership.progress_of(from);
         let is_further = progress.applied > before.applied;
         self.note_progress(from, progress, heads);
+        let was_behind = self.state.streams.is_behind[from.index()];
+        self.state.note_who_is_behind();
         let State { streams, transfer, replica, .. } = &mut self.state;
-        if progress.view > before.view {
-            // It did not take batches of the view before, nor count acknowledgements of them.
+        if progress.view > before.view || was_behind && !streams.is_behind[from.index()] {
+            // It did not take batches of the view before, and got no acknowledgements.
             streams.resend(cx, replica, from);
         }
         transfer.stop_obsolete(from, progress.applied);

@@ -133,6 +133,9 @@ pub(crate) struct Streams<H: Host> {
     pub next_sequence: u64,
     /// The last batch of this replica that its peers reported when it had lost its disk.
     pub own_reported: Bid,
+    /// Whether each replica may count batches that do not count here any more. It would take an
+    /// acknowledgement of later ones for one of those, so it gets none.
+    pub is_behind: Vec<bool>,
     /// Whether a peer's checkpoint has skipped batches, and no local checkpoint contains them yet.
     pub has_skipped: bool,
     pub counters: Counters,
@@ -169,6 +172,7 @@ impl<H: Host> Streams<H> {
             synced: LogPosition(0),
             next_sequence: 1,
             own_reported: Bid(0),
+            is_behind: vec![false; node_count],
             has_skipped: false,
             counters: Counters::default(),
             ack_everyone,

@@ -158,7 +158,8 @@ impl<H: Host> Streams<H> {
         for peer in replica.peers() {
             // An extension of the paper (c): to every replica. In the paper: to the source of the
             // batches.
-            if self.ack_everyone || grown[peer.index()] {
+            let is_asked = self.ack_everyone || grown[peer.index()];
+            if is_asked && !self.is_behind[peer.index()] {
                 replica.send(cx, peer, Message::Ack { heads: heads.clone() });
             }
         }
@@ -231,8 +232,10 @@ impl<H: Host> Streams<H> {
     /// A peer has reconnected: repeats the messages that were lost in flight.
     pub(crate) fn resend(&mut self, cx: &mut Cx<'_, H>, replica: &Replica, peer: NodeId) {
         let me = replica.me;
-        let heads = self.durable[me.index()].clone();
-        replica.send(cx, peer, Message::Ack { heads });
+        if !self.is_behind[peer.index()] {
+            let heads = self.durable[me.index()].clone();
+            replica.send(cx, peer, Message::Ack { heads });
+        }
         if !self.ack_everyone {
             let head = self.proof_sent;
             replica.send(cx, peer, Message::ProofOfAvailability { head });
