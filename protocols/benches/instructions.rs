@@ -38,7 +38,7 @@ const LIMITS: &[(&str, u64)] = &[
     ("exact_tangle", 41_700_000),
     ("greedy_tangle", 472_000),
     ("apply_valid", 355_000),
-    ("batch_encode", 343_000),
+    ("batch_encode", 350_000),
     ("batch_decode", 728_000),
 ];
 

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::guarantee::Isolation::{
-    self, ReadCommitted, RepeatableRead, Serializable, Snapshot,
-};
+use pangea_core::guarantee::Isolation::{self, ReadCommitted, Serializable, Snapshot};
 use pangea_core::guarantee::Isolations;
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
