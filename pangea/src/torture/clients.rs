@@ -244,7 +244,11 @@ impl Runner {
         let reads = if self.is_strict { "strict" } else { "snapshot" };
         let timeout_ms = if self.is_impatient { STATEMENT_TIMEOUT_MS } else { 0 };
         let mut sql = sql.clone();
-        sql.options(format!("-c reads={reads} -c statement_timeout={timeout_ms}"));
+        // The history is held to that level, whatever the protocol's default is.
+        sql.options(format!(
+            "-c reads={reads} -c statement_timeout={timeout_ms} \
+             -c default_transaction_isolation=serializable"
+        ));
         // The node does not accept connections now.
         let (client, connection) = sql.connect(NoTls).await.ok()?;
         // The client sees how the connection ends.

@@ -474,29 +474,31 @@ impl GeoGauss {
         cx.mark("geogauss.view_entered");
         let me = self.state.me();
         let had_life = self.state.has_life();
+        let before = self.state.membership.view.lives[me.index()];
         apply(&mut self.state);
         let mut record = Vec::new();
         self.state.configured().encode(&mut record);
         let position = self.state.replica.persist(cx, &kind::VIEW, record.into());
         self.state.membership.view_record = position;
         let life = self.state.membership.view.lives[me.index()];
-        match (had_life, life.ended) {
-            (true, Some(ended)) => self.leave(cx, ended),
-            (false, None) if self.state.has_life() => {
-                cx.mark("geogauss.joined");
-                let epochs = &mut self.state.epochs;
-                epochs.open = epochs.open.max(life.first);
-                epochs.clock.follow(life.first, cx.now.at);
-            }
-            _ => {}
+        // It may not have known the views in between.
+        let is_another = life.joined > before.joined;
+        if had_life && (is_another || life.ended.is_some()) {
+            self.leave(cx, life.ended.map_or(life.before, |ended| ended.last));
+        }
+        if self.state.has_life() && (is_another || !had_life) {
+            cx.mark("geogauss.joined");
+            let epochs = &mut self.state.epochs;
+            epochs.open = epochs.open.max(life.first);
+            epochs.clock.follow(life.first, cx.now.at);
         }
         let peers: Vec<NodeId> = self.state.replica.peers().collect();
         peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
         self.ask_again(cx);
     }
 
-    /// This replica was removed: its transactions after the end of its life count nowhere.
-    fn leave(&mut self, cx: &mut Cx<'_, Self>, ended: Ended) {
+    /// This replica was removed: its transactions after the last batch of its life count nowhere.
+    fn leave(&mut self, cx: &mut Cx<'_, Self>, last: Bid) {
         cx.mark("geogauss.was_removed");
         cx.clear_timer(Timer::Epoch);
         cx.clear_timer(Timer::Batch);
@@ -506,7 +508,7 @@ impl GeoGauss {
         execution.current_bytes = 0;
         // Those in batches that were dropped because they are merged have been answered.
         let log = self.state.streams.own(&self.state.replica);
-        let last = log.slots.get(&ended.last).map(|slot| slot.batch.end_sequence());
+        let last = log.slots.get(&last).map(|slot| slot.batch.end_sequence());
         let counts = |it: &&InFlight| it.txn.sequence() < last.unwrap_or_default();
         let count = execution.in_flight.iter().take_while(counts).count();
         let count = mutate!(CountedAndRunAgain: count => 0);
