@@ -23,7 +23,7 @@ use super::state::State;
 use super::views::{Change, View};
 use crate::agreement::{Agreement, DurableState, Record, Term, lost_promises};
 use crate::inputs::Target;
-use crate::presence::{self, Memory, Presence, remembering_min};
+use crate::presence::{self, Memory, Presence};
 use crate::replica::{INTACT, Replica, kind};
 use crate::streams::{Bid, Bounds, are_heads, lost_batches, max_heads, number};
 
@@ -121,21 +121,13 @@ impl State {
 
     /// Whether the data to recover is durable on this replica.
     pub(super) fn holds_target(&self) -> bool {
-        let Some(target) = &self.target else { return false };
-        let logs = self.streams.logs.iter().zip(&target.heads);
-        logs.into_iter().all(|(log, head)| log.durable >= *head)
-            && self.checkpoints.durable >= target.epoch
-            && self.checkpoints.installed.is_none()
+        let target = self.target.as_ref();
+        target.is_some_and(|target| target.is_durable(&self.streams, &self.checkpoints))
     }
 
     /// The status for operators while this replica is rejoining.
     pub(super) fn rejoining(&self) -> Option<Rejoining> {
-        let needed = remembering_min(&self.replica);
-        let catching_up = self.target.as_ref().map(|target| Rejoining {
-            needed,
-            upto: Some(target.epoch),
-            ..Rejoining::default()
-        });
+        let catching_up = self.target.as_ref().map(|target| target.status(&self.replica));
         catching_up.or_else(|| self.presence.asking_status(&self.replica))
     }
 

@@ -22,10 +22,11 @@ use pangea_core::protocol::{Cx, Rejoining};
 use super::state::Cut;
 use super::{Host, Inputs, Rules};
 use crate::agreement::{Agreement, DurableState, Record};
+use crate::checkpoints::Checkpoints;
 use crate::messages::NUMBER_MAX;
 use crate::presence::{self, Memory, remembering_min};
-use crate::replica::kind;
-use crate::streams::{Bid, Heads, are_heads, decode_heads, encode_heads, max_heads};
+use crate::replica::{Replica, kind};
+use crate::streams::{self, Bid, Heads, Streams, are_heads, decode_heads, encode_heads, max_heads};
 
 /// A peer's knowledge of a replica that rejoins.
 #[derive(Debug)]
@@ -147,22 +148,14 @@ impl<H: Host> Inputs<H> {
 
     /// The status for operators while this replica is rejoining.
     pub(crate) fn rejoining(&self) -> Option<Rejoining> {
-        let needed = remembering_min(&self.replica);
-        let catching_up = self.target.as_ref().map(|target| Rejoining {
-            needed,
-            upto: Some(target.epoch),
-            ..Rejoining::default()
-        });
+        let catching_up = self.target.as_ref().map(|target| target.status(&self.replica));
         catching_up.or_else(|| self.presence.asking_status(&self.replica))
     }
 
     /// Whether the data to recover is durable on this replica.
     pub(crate) fn holds_target(&self) -> bool {
-        let Some(target) = &self.target else { return false };
-        let logs = self.streams.logs.iter().zip(&target.heads);
-        logs.into_iter().all(|(log, head)| log.durable >= *head)
-            && self.checkpoints.durable >= target.epoch
-            && self.checkpoints.installed.is_none()
+        let target = self.target.as_ref();
+        target.is_some_and(|target| target.is_durable(&self.streams, &self.checkpoints))
     }
 }
 
@@ -203,6 +196,24 @@ impl<R: Rules> Memory for RejoinState<R> {
 }
 
 impl Target {
+    /// Whether the data is durable on this replica.
+    pub(crate) fn is_durable<H: streams::Host>(
+        &self,
+        streams: &Streams<H>,
+        checkpoints: &Checkpoints,
+    ) -> bool {
+        let mut logs = streams.logs.iter().zip(&self.heads);
+        logs.all(|(log, head)| log.durable >= *head)
+            && checkpoints.durable >= self.epoch
+            && checkpoints.installed.is_none()
+    }
+
+    /// The status for operators while the data is not here.
+    pub(crate) fn status(&self, replica: &Replica) -> Rejoining {
+        let (needed, upto) = (remembering_min(replica), Some(self.epoch));
+        Rejoining { needed, upto, ..Rejoining::default() }
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.epoch.0);
         encode_heads(&self.heads, out);
