@@ -151,8 +151,17 @@ impl GeoGauss {
         is_bulk || has_lost && options.conflicts == Conflicts::InOrder
     }
 
-    /// §4.1.1, Algorithm 1, lines 4 to 21: answers a transaction that wrote nothing, and adds any
-    /// other to the open epoch.
+    /// Whether a program depends on rows that it did not find, although it wrote nothing: at the
+    /// serializable level a row that it would have changed may have been inserted since its base.
+    fn is_search(&self, job: &Job) -> bool {
+        let Program::Call { procedure, args } = &job.program else { return false };
+        let code = self.state.registry.procedure(*procedure);
+        let is_reader = code.is_none_or(|code| code.is_read_only(args));
+        job.level == Isolation::Serializable && !is_reader
+    }
+
+    /// §4.1.1, Algorithm 1, lines 4 to 21: answers a transaction that only read, and adds any other
+    /// to the open epoch.
     fn end_run(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion, run: Run) {
         let at = self.state.applied.epoch;
         let result = match run.result {
@@ -163,7 +172,7 @@ impl GeoGauss {
                 return cx.reply(job.ticket, Outcome::Aborted(abort));
             }
         };
-        if run.writes.is_empty() {
+        if run.writes.is_empty() && !self.is_search(&job) {
             cx.mark("geogauss.read_only");
             // It takes no place in the order, so it has no name.
             let txn = TxnId::new(self.state.me(), 0);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, Ticket};
 use pangea_core::key::Key;
 use pangea_core::pool::Sequential;
@@ -49,6 +50,23 @@ impl Procedure for Put {
     }
 }
 
+/// Changes the row with the key of its argument if it exists.
+struct Change;
+
+impl Procedure for Change {
+    fn name(&self) -> &str {
+        "change"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let key = Key::from(args);
+        if cx.get(TABLE, &key)?.is_some() {
+            cx.put(TABLE, key, Value::copy_from(b"changed"))?;
+        }
+        Ok(Vec::new())
+    }
+}
+
 /// The effects of a start or of a submission.
 #[derive(Default)]
 struct Did {
@@ -66,11 +84,11 @@ struct Node {
 impl Node {
     fn start(log: Vec<(LogPosition, Bytes)>, version: u32, skipped: &[u64]) -> (Self, Did) {
         let skip_epochs = SkippedEpochs::new(skipped).expect("a list of epochs");
-        let procedure: Arc<dyn Procedure> = Arc::new(Put { version });
+        let put: Arc<dyn Procedure> = Arc::new(Put { version });
         let geogauss = GeoGauss::new(Setup {
             me: NodeId(0),
             topology: Arc::new(Topology::one_node_per_region("t", &["a"], Span::ZERO)),
-            registry: Arc::new(Registry::new(vec![procedure])),
+            registry: Arc::new(Registry::new(vec![put, Arc::new(Change)])),
             options: Options { skip_epochs, ..Options::default() },
         });
         let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1));
@@ -115,8 +133,12 @@ impl Node {
     }
 
     fn put(&mut self, row: &'static [u8]) -> Did {
-        let (procedure, args) = (ProcedureId::of("put"), Bytes::from_static(row));
-        let request = Request::serializable(Program::Call { procedure, args });
+        self.call("put", row, Isolation::Serializable)
+    }
+
+    fn call(&mut self, name: &str, row: &'static [u8], level: Isolation) -> Did {
+        let (procedure, args) = (ProcedureId::of(name), Bytes::from_static(row));
+        let request = Request::Commit(Program::Call { procedure, args }, level);
         self.step(Input::Submit(vec![Submission { ticket: Ticket(1), request }]))
     }
 
@@ -127,6 +149,17 @@ impl Node {
 
 fn is_committed(did: &Did) -> bool {
     did.stopped.is_none() && matches!(did.replies[..], [Outcome::Committed { .. }])
+}
+
+/// A torture found an UPDATE that missed an acknowledged row, on a replica that had just started.
+#[test]
+fn a_program_that_finds_nothing_to_write_is_checked_at_the_serializable_level() {
+    let (mut node, _) = Node::start(Vec::new(), 0, &[]);
+    let before = node.log.len();
+    let weak = node.call("change", b"one", Isolation::Snapshot);
+    assert!(is_committed(&weak) && node.log.len() == before, "it counts as a read");
+    let serializable = node.call("change", b"one", Isolation::Serializable);
+    assert!(is_committed(&serializable) && node.log.len() > before, "it is part of an epoch");
 }
 
 /// B5 of an audit: the same failure at each start was a crash loop without a way out.

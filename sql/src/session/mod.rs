@@ -44,6 +44,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::SnapshotVersion;
 
 use crate::Shared;
@@ -329,6 +330,12 @@ impl Session {
         self.settings.is_strict() || self.is_behind()
     }
 
+    /// Whether a write that finds no row fails at COMMIT if the row has been inserted since its
+    /// snapshot. At weaker levels it counts as a read.
+    fn is_search_checked(&self) -> bool {
+        self.settings.isolation() == Isolation::Serializable
+    }
+
     /// Whether this node's newest snapshot is missing some of the session's own writes.
     fn is_behind(&self) -> bool {
         self.engine.store().published() < self.written
@@ -337,7 +344,7 @@ impl Session {
     /// Whether a plan made on an old snapshot can be used: it reads no table, or reads at its place
     /// in the serial order.
     fn may_be_old(&self, planned: &Planned) -> bool {
-        let is_ordered = planned.is_write() && !self.is_behind();
+        let is_ordered = planned.is_write() && self.is_search_checked() && !self.is_behind();
         planned.touches_no_table() || is_ordered || !self.must_be_fresh()
     }
 }

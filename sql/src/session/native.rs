@@ -146,9 +146,10 @@ impl Session {
         }
         let env = self.env(values.clone(), now(), Vec::new());
         let args = native.arguments(&env)?;
-        // A read-only call runs on a snapshot, which is not ordered after acknowledged
+        // A call that only reads runs on a snapshot, which is not ordered after acknowledged
         // transactions.
-        if native.is_read_only(&args) && self.must_be_fresh() {
+        let may_only_read = native.is_read_only(&args) || !self.is_search_checked();
+        if may_only_read && self.must_be_fresh() {
             self.wait_fresh().await?;
         }
         let program = self.program(native.name(), args)?;
