@@ -126,13 +126,26 @@ pub struct Isolations {
     default: Isolation,
     /// Whether each level of [`Isolation::ALL`] is offered.
     are_offered: [bool; 4],
+    /// Whether an update can be lost at each of them.
+    lose_updates: bool,
 }
 
 impl Isolations {
     /// A default level, and the other levels that can be chosen.
     pub fn new(default: Isolation, others: &[Isolation]) -> Self {
         let is_offered = |level| level == default || others.contains(&level);
-        Self { default, are_offered: Isolation::ALL.map(is_offered) }
+        Self { default, are_offered: Isolation::ALL.map(is_offered), lose_updates: false }
+    }
+
+    /// The same levels in a protocol that loses updates, also those of a single statement. No
+    /// constraint and no index would hold, so sessions refuse to work with them.
+    pub fn losing_updates(self) -> Self {
+        Self { lose_updates: true, ..self }
+    }
+
+    /// Whether an update can be lost: see [`Isolations::losing_updates`].
+    pub fn lose_updates(self) -> bool {
+        self.lose_updates
     }
 
     /// The level of transactions that name none.

@@ -205,6 +205,8 @@ bugs! {
         "A replica that joins again reuses the numbers of batches that did not count.";
     CountedAndRunAgain, "counted-and-run-again",
         "A removed replica runs transactions again that count.";
+    ChainOutlivesItsHead, "chain-outlives-its-head",
+        "A transaction commits although one whose writes it has read has lost.";
     FreshUnmerged, "fresh-unmerged", "A strict read does not wait for the epochs that have ended.";
     FreshWithoutAsking, "fresh-without-asking",
         "A strict read does not ask whether its replica was removed.";

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use pangea_core::ids::{LogPosition, NodeId};
@@ -224,6 +224,7 @@ fn handle_of<P: Protocol>(
         isolations: P::isolations(&options.protocol),
         history: History::new(options.tuning.history()),
         remote_shards: OnceLock::new(),
+        fresh_at: Mutex::new(None),
         queries,
     })
 }

@@ -54,6 +54,13 @@ pub trait Engine: Send + Sync + 'static {
     /// call.
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable>;
 
+    /// Whether the newest snapshot is known to contain everything that was acknowledged anywhere
+    /// longer than `age` ago.
+    fn is_fresh_within(&self, age: Duration) -> bool {
+        let _ = age;
+        false
+    }
+
     /// Returns the remote rows of a version, pinned there until the result is dropped. `None` if
     /// all rows are local. The caller must keep the version pinned on this node. Sessions call this
     /// only if tables are partitioned.

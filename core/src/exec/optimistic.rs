@@ -184,7 +184,7 @@ pub fn run_group(
 
 /// Whether reads that were current in an earlier state of `overlay` still are. The overlay has only
 /// grown since, so it suffices that the reads saw each of its rows within their range.
-fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
+pub fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     let is_seen = |read: &PointRead| {
         let newest = overlay.newest(read.table, &read.key);
         newest.is_none_or(|(txn, value)| read.seen == ReadVersion::local(txn, value.is_some()))

@@ -53,7 +53,7 @@ impl Overlay {
     /// # Panics
     /// If `txn` is not newer than all writers of one of its keys: transactions are inserted in the
     /// order of their numbers, and each writes a key once.
-    pub fn insert(&mut self, txn: TxnId, writes: &[Write]) {
+    pub fn insert<'a>(&mut self, txn: TxnId, writes: impl IntoIterator<Item = &'a Write>) {
         for write in writes {
             let rows = self.tables.entry(write.table).or_default();
             let entry = (txn, write.value.clone());
@@ -75,7 +75,7 @@ impl Overlay {
 
     /// Removes the writes of `txn` at the keys of `writes`. The writes of other transactions keep
     /// their order. Keys without a write of `txn` are ignored.
-    pub fn remove(&mut self, txn: TxnId, writes: &[Write]) {
+    pub fn remove<'a>(&mut self, txn: TxnId, writes: impl IntoIterator<Item = &'a Write>) {
         for write in writes {
             let Some(rows) = self.tables.get_mut(&write.table) else { continue };
             if let Some(stack) = rows.get_mut(&write.key) {

@@ -1,7 +1,7 @@
 //! The handle of a node, for its sessions and clients.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -46,6 +46,9 @@ pub struct Shared<P: Protocol> {
     pub history: History,
     /// Access to remote rows, if there are other shards.
     pub remote_shards: OnceLock<Arc<RemoteShards>>,
+    /// When the last strict read began that has ended: the store has everything that was
+    /// acknowledged before.
+    pub fresh_at: Mutex<Option<Instant>>,
     /// The pool that runs long queries in parallel. It is separate, so that steps of the event loop
     /// do not wait for it.
     pub queries: ThreadedPool,
@@ -128,6 +131,10 @@ impl<P: Protocol> Handle<P> {
         self.0.inbox.submit(programs.filter_map(request).collect());
     }
 
+    fn fresh_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.fresh_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Calls `receive` with a version for a strict read, like [`Handle::submit_with`].
     pub fn fresh_with(
         &self,
@@ -203,7 +210,15 @@ impl<P: Protocol> Engine for Handle<P> {
     }
 
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
-        answer(|receive| self.fresh_with(receive)).await
+        let asked = Instant::now();
+        let version = answer(|receive| self.fresh_with(receive)).await?;
+        let mut fresh_at = self.fresh_at();
+        *fresh_at = (*fresh_at).max(Some(asked));
+        Ok(version)
+    }
+
+    fn is_fresh_within(&self, age: Duration) -> bool {
+        self.fresh_at().is_some_and(|asked| asked.elapsed() <= age)
     }
 
     async fn remote_rows(

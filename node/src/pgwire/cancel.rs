@@ -356,6 +356,10 @@ impl Engine for Cancellable {
         self.switch.deadline().is_some_and(is_over).then_some(Interruption::TimedOut)
     }
 
+    fn is_fresh_within(&self, age: Duration) -> bool {
+        self.engine.is_fresh_within(age)
+    }
+
     async fn remote_rows(
         &self,
         at: SnapshotVersion,

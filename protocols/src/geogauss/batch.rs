@@ -18,7 +18,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
-use pangea_core::txn::{Footprint, Program, ReadSet, ReadVersion, Write};
+use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 use pangea_core::value::Value;
 
 use super::isolation::{CheckedWrite, Checks};
@@ -238,15 +238,17 @@ impl streams::Batch for Batch {
     }
 }
 
-/// Whether a source can have created this record: it ran on a snapshot.
+/// Whether a source can have created this record: it ran on a snapshot, with writes of its own
+/// transactions above it.
 fn is_sound(record: &TxnRecord) -> bool {
     let Work::Merge { checks, .. } = &record.work else { return true };
-    let points = checks.reads.points.iter().map(|read| read.seen);
+    let txn = record.inputs.txn;
+    let is_before = |head: TxnId| head.node() == txn.node() && head < txn;
+    let mut points = checks.reads.points.iter().map(|read| read.seen);
     let ranges = checks.reads.ranges.iter();
-    let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
-    points
-        .chain(rows)
-        .all(|seen| matches!(seen, ReadVersion::Absent | ReadVersion::At(_) | ReadVersion::Present))
+    let mut rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    points.all(|seen| seen.local_writer().is_none_or(is_before))
+        && rows.all(|seen| seen.local_writer().is_none())
 }
 
 #[cfg(test)]
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
     use crate::streams::Batch as _;
     use pangea_core::key::KeyRange;
-    use pangea_core::txn::{CodeDigest, LockMode, PointLock, PointRead, RangeRead};
+    use pangea_core::txn::{CodeDigest, LockMode, PointLock, PointRead, RangeRead, ReadVersion};
 
     use crate::geogauss::merge::MergeRule;
 
@@ -323,8 +325,13 @@ mod tests {
     fn a_batch_that_no_source_creates_is_refused() {
         let mut local = batch();
         let Work::Merge { checks, .. } = &mut local.records[0].work else { unreachable!() };
-        checks.reads.points[0].seen = ReadVersion::Local(TxnId::new(NodeId(2), 1));
-        assert!(local.check().is_err(), "reads of uncommitted writes");
+        checks.reads.points[0].seen = ReadVersion::Local(TxnId::new(NodeId(2), 39));
+        assert_eq!(local.check(), Ok(()), "of an earlier transaction of the same node");
+        for head in [TxnId::new(NodeId(2), 40), TxnId::new(NodeId(1), 1)] {
+            let Work::Merge { checks, .. } = &mut local.records[0].work else { unreachable!() };
+            checks.reads.points[0].seen = ReadVersion::Local(head);
+            assert!(local.check().is_err(), "of {head}");
+        }
         for epoch in [0, NUMBER_MAX + 1] {
             let batch = Batch { epoch: SnapshotVersion(epoch), records: Vec::new(), ..batch() };
             assert!(batch.check().is_err(), "epoch {epoch}");

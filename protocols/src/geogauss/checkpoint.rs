@@ -48,20 +48,20 @@ pub(crate) struct Configuration {
 
 /// The contents of a checkpoint in addition to the tables.
 #[derive(Debug)]
-struct Meta {
+pub(super) struct Meta {
     /// The log's head when the checkpoint was requested: earlier records of the view, the seal and
     /// agreement are part of it.
-    log_head: LogPosition,
-    configuration: Configuration,
-    log_identities: Vec<u64>,
-    own_head: Bid,
-    next_sequence: u64,
-    reserved: SnapshotVersion,
-    has_no_life: bool,
-    rejoin: Option<Target>,
-    sealed: Option<Sealed>,
-    agreement: Vec<Record<Change>>,
-    deletions: Deletions,
+    pub log_head: LogPosition,
+    pub configuration: Configuration,
+    pub log_identities: Vec<u64>,
+    pub own_head: Bid,
+    pub next_sequence: u64,
+    pub reserved: SnapshotVersion,
+    pub has_no_life: bool,
+    pub rejoin: Option<Target>,
+    pub sealed: Option<Sealed>,
+    pub agreement: Vec<Record<Change>>,
+    pub deletions: Deletions,
 }
 
 /// The part of a restart's state that the checkpoint determines.
@@ -72,7 +72,13 @@ pub(super) struct Restored {
 }
 
 impl Configuration {
-    fn encode(&self) -> Vec<u8> {
+    /// The state with these parts, for tests.
+    #[cfg(test)]
+    pub(super) fn of(heads: Heads, sequences: Vec<u64>, configured: Configured) -> Self {
+        Self { heads, sequences, configured }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         encode_heads(&self.heads, &mut out);
         self.sequences.iter().for_each(|&sequence| out.put_varint(sequence));
@@ -271,7 +277,7 @@ impl GeoGauss {
         let state = &mut self.state;
         (state.applied.epoch, state.applied.heads) = (version, configuration.heads);
         state.applied.deletions = deletions;
-        state.epochs.open = state.epochs.open.max(version.next());
+        state.epochs.skip_to(version.next());
         cx.store.publish_alone(version);
         state.counters.checkpoints_installed += 1;
         cx.mark("geogauss.checkpoint_installed");
@@ -284,6 +290,7 @@ impl GeoGauss {
     /// Drops local transactions in batches up to this one: they have committed or aborted on other
     /// replicas, and their outcomes are unknown here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
+        self.state.execution.overlay.clear();
         let own = self.state.streams.own(&self.state.replica);
         let next = own.slots.range(upto.next()..).next().map(|(_, slot)| slot.batch.first_sequence);
         let next = next.unwrap_or(self.state.streams.next_sequence);
@@ -299,7 +306,7 @@ impl GeoGauss {
 }
 
 impl Meta {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64(self.log_head.0);
         out.put_bytes(&self.configuration.encode());
@@ -318,7 +325,7 @@ impl Meta {
         out.into()
     }
 
-    fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
+    pub(super) fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
         const WHAT: &str = "checkpoint meta data";
         let from = &mut Reader::new(bytes);
         let log_head = LogPosition(from.u64(WHAT)?);

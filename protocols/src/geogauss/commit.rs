@@ -126,7 +126,7 @@ impl GeoGauss {
         state.applied.deletions.note(number, deleted.rows, horizon);
         (state.applied.epoch, state.applied.heads) = (number, heads);
         // A replica that was removed adds nothing to the epochs of the others.
-        state.epochs.open = state.epochs.open.max(number.next());
+        state.epochs.skip_to(number.next());
         state.counters.epochs += 1;
         cx.mark("geogauss.epoch_merged");
         cx.store.publish(number);
@@ -149,6 +149,10 @@ impl GeoGauss {
         let own = records.iter().zip(decisions).filter(|(it, _)| it.inputs.txn.node() == me);
         for (record, decision) in own {
             let txn = record.inputs.txn;
+            if let Work::Merge { checks, .. } = &record.work {
+                let writes = checks.writes.iter().map(|it| &it.write);
+                self.state.execution.overlay.remove(txn, writes);
+            }
             // Nobody waits for a transaction from before a restart.
             let in_flight = self.state.execution.in_flight.pop_front_if(|it| it.txn == txn);
             let Some(InFlight { job, result, .. }) = in_flight else { continue };
@@ -275,6 +279,7 @@ impl State {
                 Fate::Commits => Decision::Merged,
                 Fate::Lost(change) => {
                     cx.mark("geogauss.lost");
+                    self.execution.hot.note_loss(change.table, &change.key, cx.now.at);
                     Decision::Lost(Change::into_abort(change))
                 }
                 Fate::TooOld => {

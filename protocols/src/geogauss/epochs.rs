@@ -26,6 +26,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
 use super::messages::Message;
+use super::options::Execution;
 use super::state::{End, State};
 use super::{GeoGauss, Timer};
 use crate::streams::Heads;
@@ -48,7 +49,7 @@ impl State {
             return ended.max(waits_for_nobody);
         }
         let present = self.membership.view.number;
-        let End { through, last, view } = self.epochs.ends[source.index()];
+        let End { through, last, view, .. } = self.epochs.ends[source.index()];
         let is_known = |view| mutate!(EofOfNewerView: view <= present => true);
         let is_of_life = life.ended.is_none() && view >= life.joined && is_known(view);
         let is_here = mutate!(EofOvertakesBatches: log.received >= last => true);
@@ -78,6 +79,13 @@ impl State {
             (*bid <= log.received).then_some(slot.batch.epoch)
         });
         next.min()
+    }
+
+    /// The last epoch of which a batch is here, or was.
+    pub(super) fn last_known(&self) -> SnapshotVersion {
+        let last = self.streams.logs.iter().filter_map(|log| log.slots.values().next_back());
+        let epochs = last.map(|slot| slot.batch.epoch);
+        epochs.max().unwrap_or_default().max(self.applied.epoch)
     }
 
     /// Whether all batches that some replica is known to have are merged.
@@ -129,6 +137,28 @@ impl State {
     }
 }
 
+impl State {
+    /// The number of epochs that this replica ends ahead of one that it has reached: none, unless
+    /// it has been idle for as many.
+    fn silence_after(&self, reached: SnapshotVersion) -> u64 {
+        // A program that waits for the epochs before its own would wait for these.
+        let is_synchronous = self.options.execution == Execution::Synchronous;
+        let most = if is_synchronous { 0 } else { self.options.silence_epochs };
+        let is_idle = !self.epochs.has_txns
+            && self.execution.queue.is_empty()
+            && self.epochs.busy.0 + most < reached.0
+            && self.membership.may_end(SnapshotVersion(reached.0 + most));
+        if is_idle { most } else { 0 }
+    }
+
+    /// Whether this replica is idle, and has ended so few epochs ahead that others would have to
+    /// wait for it before they hear of more.
+    fn must_renew(&self, reached: SnapshotVersion) -> bool {
+        let ahead = self.silence_after(reached);
+        self.epochs.open.0 <= reached.0 + ahead.div_ceil(2)
+    }
+}
+
 impl GeoGauss {
     /// Starts to add transactions to the present epoch, if there are none in the open one.
     pub(super) fn enter_epoch(&mut self, cx: &mut Cx<'_, Self>) {
@@ -138,6 +168,9 @@ impl GeoGauss {
         let present = self.state.present_epoch(cx);
         let epochs = &mut self.state.epochs;
         (epochs.open, epochs.has_txns, epochs.opened_at) = (present, true, cx.now.at);
+        epochs.busy = present;
+        // It may have ended epochs ahead of its clock.
+        epochs.clock.follow(present, cx.now.at);
         self.state.reserve(cx, present);
         let epochs = &self.state.epochs;
         let end = epochs.clock.start_of(present.next());
@@ -152,12 +185,14 @@ impl GeoGauss {
         }
     }
 
-    /// §4.1: adds nothing more to the epochs up to `through`, and tells the peers.
-    pub(super) fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, through: SnapshotVersion) {
+    /// §4.1: adds nothing more to the epochs up to the one that is reached, and tells the peers. An
+    /// idle replica ends some more.
+    pub(super) fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, reached: SnapshotVersion) {
+        let had_txns = self.state.epochs.has_txns;
+        let through = SnapshotVersion(reached.0 + self.state.silence_after(reached));
         assert!(self.state.membership.may_end(through), "the epoch is reserved");
         let open = self.state.epochs.open;
         assert!(through >= open, "an epoch ends once");
-        let had_txns = self.state.epochs.has_txns;
         self.state.reserve(cx, through);
         if had_txns {
             cx.clear_timer(Timer::Epoch);
@@ -165,6 +200,7 @@ impl GeoGauss {
         }
         let epochs = &mut self.state.epochs;
         (epochs.open, epochs.has_txns) = (through.next(), false);
+        epochs.reached = epochs.reached.max(reached);
         if !had_txns || through > open {
             cx.mark("geogauss.eof_sent");
             self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
@@ -182,8 +218,10 @@ impl GeoGauss {
         let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
         let after = after.max(self.state.reserving_at());
         let through = SnapshotVersion(self.state.epochs.open.0 - 1);
+        let reached = self.state.epochs.reached;
         let view = self.state.membership.view.number.0;
-        self.state.replica.send_after(cx, after, peer, Message::Eof { through, last, view });
+        let message = Message::Eof { through, reached, last, view };
+        self.state.replica.send_after(cx, after, peer, message);
     }
 
     /// §4.1.3: a peer adds nothing more to some epochs.
@@ -204,7 +242,7 @@ impl GeoGauss {
             return;
         }
         for peer in self.state.replica.peers() {
-            let end = self.state.epochs.ends[peer.index()].through;
+            let end = self.state.epochs.ends[peer.index()].reached;
             let log = &self.state.streams.logs[peer.index()];
             let batch = log.slots.get(&log.received).map(|slot| &slot.batch);
             let (present, is_over) = match batch {
@@ -216,7 +254,7 @@ impl GeoGauss {
             epochs.clock.follow(reached, cx.now.at);
             // Its own transactions in an epoch that the peer has not ended have time.
             let has_time = epochs.has_txns && epochs.open == present && !is_over;
-            if present < epochs.open || has_time {
+            if present < epochs.open && !self.state.must_renew(present) || has_time {
                 continue;
             }
             if self.state.membership.may_end(present) {

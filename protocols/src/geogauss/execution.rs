@@ -24,11 +24,13 @@ use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::pool::map;
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Certified, Outcome, Program, SqlState};
+use pangea_core::txn::{Abort, Certified, Footprint, Outcome, Program, SqlState};
 
 use super::batch::{Batch, TxnRecord, Work};
+use super::chains::run_at;
 use super::isolation::{self, Checks};
-use super::options::Conflicts;
+use super::options::{Conflicts, Execution, Validation};
+use super::origin;
 use super::rank::RankInputs;
 use super::state::{InFlight, Job, State};
 use super::{GeoGauss, Timer};
@@ -97,7 +99,12 @@ impl GeoGauss {
         if let Some(abort) = refused {
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
-        self.state.execution.queue.push_back(Job { ticket, program, level, attempt: 0 });
+        let since = self.state.present_epoch(cx);
+        let level = match self.state.options.validation {
+            Validation::Merge => level,
+            Validation::Origin => self.state.options.isolation,
+        };
+        self.state.execution.queue.push_back(Job { ticket, program, level, attempt: 0, since });
     }
 
     /// Runs the next transactions of the queue.
@@ -107,13 +114,14 @@ impl GeoGauss {
         if !self.state.is_member() || !self.state.may_add(cx) {
             return;
         }
+        let may_run = self.runnable(cx);
         let queue = &mut self.state.execution.queue;
-        let count = queue.len().min(self.state.options.slice_txns.get());
+        let count = may_run.min(self.state.options.slice_txns.get());
         if count == 0 {
             return;
         }
         let jobs: Vec<Job> = queue.drain(..count).collect();
-        if !queue.is_empty() {
+        if may_run > count {
             cx.mark("geogauss.queue_in_slices");
             cx.resume();
         }
@@ -121,25 +129,44 @@ impl GeoGauss {
         let (in_order, optimistic): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| self.goes_in_order(job));
         let at = self.state.applied.epoch;
-        let (registry, store, overlay) = (&self.state.registry, cx.store, Overlay::new());
+        let State { registry, options, execution, .. } = &self.state;
+        let nothing = Overlay::new();
+        let store = cx.store;
         cx.begin_work();
-        let runs = map(cx.pool, &optimistic, |_, job| match &job.program {
-            Program::Call { .. } if job.level == Isolation::Serializable => {
-                Some(optimistic::run(registry, &job.program, store, at, &overlay))
-            }
-            Program::Call { .. } => {
-                Some(optimistic::run_guarded(registry, &job.program, store, at, &overlay))
-            }
-            Program::Certified(_) => None,
+        let runs = map(cx.pool, &optimistic, |_, job| {
+            let is_chained = options.chains_at(job.level);
+            let overlay = if is_chained { &execution.overlay } else { &nothing };
+            let is_call = matches!(job.program, Program::Call { .. });
+            is_call.then(|| run_at(job.level, registry, &job.program, (store, at), overlay))
         });
         cx.end_work(CpuStage::Execute, optimistic.len());
         for (job, run) in optimistic.into_iter().zip(runs) {
             match run {
-                Some(run) => self.end_run(cx, job, start, run),
+                Some(run) => {
+                    let run = self.chained(cx, &job, run);
+                    self.end_run(cx, job, start, run);
+                }
                 None => self.append_certified(cx, job, start),
             }
         }
-        in_order.into_iter().for_each(|job| self.append_in_order(cx, job, start));
+        in_order.into_iter().for_each(|job| self.append_in_order(cx, job, start, None));
+    }
+
+    /// The number of programs of the queue that may be run: all, unless they wait for the epochs
+    /// before their own.
+    fn runnable(&mut self, cx: &mut Cx<'_, Self>) -> usize {
+        let Some(first) = self.state.execution.queue.front() else { return 0 };
+        if self.state.options.execution == Execution::Asynchronous {
+            return self.state.execution.queue.len();
+        }
+        let before = SnapshotVersion(first.since.0 - 1);
+        if before >= self.state.epochs.open && self.state.membership.may_end(before) {
+            // The others have to end them, too.
+            cx.mark("geogauss.waits_for_earlier_epochs");
+            self.end_epoch(cx, before);
+        }
+        let merged = self.state.merged_through();
+        self.state.execution.queue.iter().take_while(|job| job.since <= merged.next()).count()
     }
 
     /// Whether every replica runs a program, because it has lost too often or writes too much.
@@ -178,7 +205,18 @@ impl GeoGauss {
             let txn = TxnId::new(self.state.me(), 0);
             return cx.reply(job.ticket, Outcome::Committed { txn, version: at, result });
         }
-        let checks = isolation::checks(job.level, run.reads, run.guards, run.writes);
+        let may_be_hot = self.state.options.conflicts == Conflicts::InOrder
+            && !self.state.execution.hot.is_empty();
+        let found = may_be_hot.then(|| Footprint::of_run(&run.reads, &run.writes));
+        let checks = match self.state.options.validation {
+            Validation::Merge => isolation::checks(job.level, run.reads, run.guards, run.writes),
+            // Nothing has changed since it ran.
+            Validation::Origin => origin::unchecked(run.writes),
+        };
+        if may_be_hot && self.state.execution.hot.has_any(&checks, cx.now.at) {
+            cx.mark("geogauss.hot");
+            return self.append_in_order(cx, job, start, found);
+        }
         let weight = weight_of(&checks);
         let work = Work::Merge { base: at, checks };
         self.append(cx, Planned { job, start, work, result, weight });
@@ -194,26 +232,44 @@ impl GeoGauss {
         };
         let newest = self.state.applied.epoch;
         let base = mutate!(CertifiedOnNewest: certified.at.min(newest) => newest);
-        let checks = isolation::certified(job.level, certified);
+        let checks = match self.state.options.validation {
+            Validation::Merge => isolation::certified(job.level, certified),
+            Validation::Origin => {
+                let change = origin::validate(job.level, &certified, cx.store, newest);
+                if let Some(change) = change {
+                    cx.mark("geogauss.lost_at_origin");
+                    return self.try_again(cx, job, change.into_abort());
+                }
+                origin::unchecked(certified.writes)
+            }
+        };
         let weight = weight_of(&checks);
         let work = Work::Merge { base, checks };
         self.append(cx, Planned { job, start, work, result: Vec::new(), weight });
     }
 
-    /// Adds a program to the open epoch that every replica will run.
-    fn append_in_order(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion) {
+    /// Adds a program to the open epoch that every replica will run. `found` is its footprint if it
+    /// was run.
+    fn append_in_order(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        job: Job,
+        start: SnapshotVersion,
+        found: Option<Footprint>,
+    ) {
         cx.mark("geogauss.in_order");
         let Program::Call { procedure, args } = &job.program else {
             panic!("an interactive transaction can't be run");
         };
         let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
-        let found = (!is_declared).then(|| {
+        let probe = |cx: &mut Cx<'_, Self>| {
             cx.begin_work();
             let (registry, at) = (&self.state.registry, self.state.applied.epoch);
             let found = optimistic::probe(registry, &job.program, cx.store, at, &Overlay::new());
             cx.end_work(CpuStage::Probe, 1);
             found
-        });
+        };
+        let found = (!is_declared).then(|| found.unwrap_or_else(|| probe(cx)));
         let footprint = found.and_then(size::if_small);
         let weight = size::program_bytes(&job.program, footprint.as_ref());
         let work = Work::InOrder { program: job.program.clone(), footprint };
@@ -230,8 +286,15 @@ impl GeoGauss {
         streams.next_sequence += 1;
         let since = cx.now.at.since(self.state.epochs.opened_at).us;
         let offset_us = u32::try_from(since).unwrap_or(u32::MAX);
-        let inputs = RankInputs { txn, attempt: job.attempt, start, offset_us };
+        let epoch = self.state.epochs.open;
         let execution = &mut self.state.execution;
+        let (attempt, start) = execution.rank_after_heads(epoch, &work, (job.attempt, start));
+        let inputs = RankInputs { txn, attempt, start, offset_us };
+        if let Work::Merge { checks, .. } = &work
+            && self.state.options.chains
+        {
+            execution.overlay.insert(txn, checks.writes.iter().map(|it| &it.write));
+        }
         let is_first = execution.current.is_empty();
         execution.current.push(TxnRecord { inputs, work });
         execution.current_bytes += weight;
@@ -239,7 +302,7 @@ impl GeoGauss {
             self.state.counters.txns_local += 1;
         }
         cx.named(job.ticket, txn.sequence());
-        execution.in_flight.push_back(InFlight { txn, job, result });
+        execution.in_flight.push_back(InFlight { txn, epoch, attempt, start, job, result });
         if execution.current_bytes >= self.state.options.batch_bytes {
             cx.mark("geogauss.batch_full");
             self.start_broadcast(cx, false);
@@ -292,7 +355,8 @@ impl GeoGauss {
         cx.mark("geogauss.tried_again");
         self.state.counters.txns_retried += 1;
         let attempt = job.attempt.saturating_add(1);
-        self.state.execution.queue.push_back(Job { attempt, ..job });
+        let since = self.state.present_epoch(cx);
+        self.state.execution.queue.push_back(Job { attempt, since, ..job });
     }
 }
 

@@ -10,6 +10,7 @@
 //! | snapshot | those that it wrote | guards |
 //! | serializable | those that it read, and the ranges | all |
 //!
+//! Rows of undecided transactions of the same node are checked at each level (`chains.rs`).
 //! Guards are reads of constraints, locks and the schema ([`pangea_core::txn::Guards`]).
 //! So no update is lost at any level. A blind write overwrites the row as it is, except at the
 //! snapshot level, where the first committer wins.
@@ -25,6 +26,8 @@ use pangea_core::hash::HashSet;
 use pangea_core::key::Key;
 use pangea_core::mutate;
 use pangea_core::txn::{Certified, ReadSet, ReadVersion, Write};
+
+use super::chains::{is_of_undecided, reads_of_undecided};
 
 /// The writes of a transaction, and the checks before they are applied.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,11 +52,14 @@ pub struct CheckedWrite {
 pub fn checks(level: Isolation, reads: ReadSet, guards: ReadSet, writes: Vec<Write>) -> Checks {
     let written: HashSet<_> = writes.iter().map(|write| (write.table, &write.key)).collect();
     let is_written = |table, key: &Key| written.contains(&(table, key));
+    let undecided = reads_of_undecided(&reads, &guards);
     let mut reads = checked_reads(level, reads, guards, is_written);
+    reads.points.retain(|it| !is_of_undecided(it.seen));
     let (of_written, others): (Vec<_>, Vec<_>) = std::mem::take(&mut reads.points)
         .into_iter()
         .partition(|it| it.seen != ReadVersion::Present && is_written(it.table, &it.key));
     reads.points = others;
+    reads.points.extend(mutate!(ChainOutlivesItsHead: undecided => Vec::new()));
     drop(written);
     let were_read: HashSet<_> = of_written.iter().map(|read| (read.table, &read.key)).collect();
     let is_checked = |write: &Write| {

@@ -39,15 +39,15 @@ pub(crate) struct Evidence {
 #[derive(Debug)]
 pub(crate) struct Known {
     /// Whether the peer itself has its complete log.
-    is_whole: bool,
+    pub(super) is_whole: bool,
     /// The last epoch that the peer has merged, and the heads of each log on it.
-    target: Target,
+    pub(super) target: Target,
     /// The last batch of the replica that the peer knows of, whether it counts or not.
-    own_head: Bid,
+    pub(super) own_head: Bid,
     /// All transactions of the replica have lower numbers than this.
-    next_sequence: u64,
-    configuration: Configured,
-    agreement: DurableState<Change>,
+    pub(super) next_sequence: u64,
+    pub(super) configuration: Configured,
+    pub(super) agreement: DurableState<Change>,
 }
 
 /// A view, as a replica that was not there needs it.
@@ -61,13 +61,13 @@ pub(crate) struct Configured {
 }
 
 /// The log record of a replica that lost its disk and has heard from its peers.
-struct Rejoined {
-    target: Target,
-    log_identities: Vec<u64>,
-    own_head: Bid,
-    next_sequence: u64,
-    configuration: Configured,
-    agreement: Vec<Record<Change>>,
+pub(super) struct Rejoined {
+    pub(super) target: Target,
+    pub(super) log_identities: Vec<u64>,
+    pub(super) own_head: Bid,
+    pub(super) next_sequence: u64,
+    pub(super) configuration: Configured,
+    pub(super) agreement: Vec<Record<Change>>,
 }
 
 impl Configured {
@@ -313,7 +313,7 @@ impl presence::Owner for GeoGauss {
 }
 
 impl Known {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
         self.target.encode(&mut out);
@@ -353,7 +353,7 @@ impl Memory for Known {
 }
 
 impl Rejoined {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         self.target.encode(&mut out);
         self.log_identities.iter().for_each(|log_identity| out.put_u64(*log_identity));
@@ -365,7 +365,7 @@ impl Rejoined {
         out.into()
     }
 
-    fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
+    pub(super) fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
         const WHAT: &str = "rejoin";
         let from = &mut Reader::new(bytes);
         let target = Target::decode(from)?;

@@ -34,8 +34,14 @@ const OWN: &[Mark] = &[
     mark("geogauss.read_only", "a transaction without writes is answered at once"),
     mark("geogauss.certified", "an interactive transaction is added to an epoch"),
     mark("geogauss.in_order", "a program is added to an epoch that every replica runs"),
+    mark("geogauss.chained", "a program has read the writes of an undecided transaction"),
+    mark("geogauss.not_chained", "a program is run again without the writes of undecided ones"),
+    mark("geogauss.hot", "a program is run by every replica because others have lost at its rows"),
     mark("geogauss.queue_in_slices", "a step runs only a part of the queue"),
     mark("geogauss.batch_full", "a batch is sent because it is large enough"),
+    mark("geogauss.waits_for_earlier_epochs", "a program waits for the epochs before its own"),
+    mark("geogauss.lost_at_origin", "an interactive transaction loses before it is sent")
+        .never("only the paper's validation does that; see sim/tests/simulation/geogauss_runs.rs"),
     mark("geogauss.too_many_in_flight", "a client is refused: too many transactions in flight")
         .never("a run has too few clients"),
     // §3, §4.1, epochs.
@@ -51,6 +57,8 @@ const OWN: &[Mark] = &[
     mark("geogauss.change_proposed", "the leader proposes a seal or a view"),
     mark("geogauss.sealed", "a replica learns of a seal"),
     mark("geogauss.view_entered", "a replica enters a view"),
+    mark("geogauss.removed_for_lag", "the leader removes a member for which an epoch waits")
+        .rare("a member must be alive and end no epoch for half a second"),
     mark("geogauss.was_removed", "a replica learns that it was removed"),
     mark("geogauss.joined", "a replica that was removed joins again"),
     mark("geogauss.refused_while_removed", "a client of a replica that was removed is refused"),

@@ -12,7 +12,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
-use pangea_core::time::{Span, Timestamp};
+use pangea_core::time::Timestamp;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use super::knowledge::Configured;
@@ -24,9 +24,6 @@ use super::{GeoGauss, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
 use crate::replica::kind;
 use crate::streams::{Batch as _, Bid, number};
-
-/// A replica is removed after at least this many round trips without a message.
-const SILENT_ROUND_TRIPS: u64 = 4;
 
 /// Views, seals and reports.
 pub(super) struct Membership {
@@ -51,6 +48,8 @@ pub(super) struct Membership {
     /// Whether this replica lost its disk and has not begun another life. Its peers may count it
     /// among the members.
     pub has_no_life: bool,
+    /// When this replica, as the leader, last removed each replica that was alive and late.
+    pub lagged_at: Vec<Option<Timestamp>>,
 }
 
 /// A seal that this replica has reported on.
@@ -58,13 +57,19 @@ pub(super) struct Membership {
 pub(super) struct Sealed {
     /// The number of its decision.
     number: u64,
-    seal: Seal,
+    pub seal: Seal,
     report: Report,
     /// The position of the report in the log.
     position: LogPosition,
 }
 
 impl Sealed {
+    /// The seal of a decision, with the report on it, for tests.
+    #[cfg(test)]
+    pub(super) fn new(number: u64, seal: Seal, report: Report) -> Self {
+        Self { number, seal, report, position: LogPosition(0) }
+    }
+
     /// Appends it to `out`, without its position.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.number);
@@ -96,6 +101,7 @@ impl Membership {
             progress: vec![Default::default(); node_count],
             own_head: Bid(0),
             has_no_life: false,
+            lagged_at: vec![None; node_count],
         }
     }
 
@@ -335,6 +341,13 @@ impl GeoGauss {
             Some(sealed) => self.next_view(sealed).or_else(|| self.next_seal(cx)),
             None => self.next_seal(cx),
         };
+        if let Some(Change::Seal(seal)) = &change {
+            let lags = self.laggards(cx);
+            for &node in seal.out.iter().filter(|node| lags.contains(node)) {
+                cx.mark("geogauss.removed_for_lag");
+                self.state.membership.lagged_at[node.index()] = Some(cx.now.at);
+            }
+        }
         if let Some(change) = change {
             cx.mark("geogauss.change_proposed");
             self.state.membership.driver.agreement_mut().propose(change);
@@ -355,80 +368,6 @@ impl GeoGauss {
             mutate!(ViewByMajority: reports.collect() => view_by_majority(view, reports));
         let view = view.next(&sealed.seal, &reports?);
         Some(Change::View { seal: sealed.number, view })
-    }
-
-    /// A seal that ends the lives of silent members and of those that lost their disks, or lets
-    /// replicas join that are back.
-    fn next_seal(&self, cx: &Cx<'_, Self>) -> Option<Change> {
-        let Membership { view, sealed, .. } = &self.state.membership;
-        let nodes: Vec<NodeId> = self.state.replica.topology.node_ids().collect();
-        let is_here: Vec<bool> = nodes.iter().map(|node| self.is_here(cx, *node)).collect();
-        let is_silent = |node: &NodeId| view.has(*node) && !is_here[node.index()];
-        let out: Vec<NodeId> = nodes.iter().copied().filter(is_silent).collect();
-        let may_join = |node: NodeId| is_here[node.index()] && self.may_join(node);
-        let is_back = |node: &NodeId| !view.has(*node) && may_join(*node);
-        let joining = nodes.iter().copied().filter(is_back).collect();
-        let mut seal = Seal { of: view.number, out, joining };
-        for &node in nodes.iter().filter(|node| view.has(**node) && is_here[node.index()]) {
-            let is_leaving = self.state.is_leaving(node) && self.state.do_enough_stay();
-            if !self.has_no_life(node) && !self.is_straggler(node) && !is_leaving {
-                continue;
-            }
-            let mut with = seal.clone();
-            with.out.push(node);
-            with.joining.extend(may_join(node).then_some(node));
-            // The others can't do without it yet, or have to.
-            seal = if view.allows(&with) { with } else { seal };
-        }
-        let is_news = match sealed {
-            None => !seal.out.is_empty() || !seal.joining.is_empty(),
-            // It must not wait for a report that does not come.
-            Some(Sealed { seal, .. }) => view.next_members(seal).iter().any(|node| {
-                let is_able = !self.has_no_life(*node) || seal.joining.contains(node);
-                !is_here[node.index()] || !is_able
-            }),
-        };
-        let is_other = sealed.as_ref().is_none_or(|it| it.seal != seal);
-        (is_news && is_other && view.allows(&seal)).then_some(Change::Seal(seal))
-    }
-
-    /// Whether a message of a replica has arrived lately.
-    fn is_here(&self, cx: &Cx<'_, Self>, node: NodeId) -> bool {
-        let State { replica, options, membership, .. } = &self.state;
-        let removal = Span::from_us(SILENT_ROUND_TRIPS * replica.topology.round_trip_max().us)
-            .max(options.removal());
-        node == replica.me || cx.now.at.since(membership.heard_at[node.index()]) < removal
-    }
-
-    /// Whether a member lost its disk, according to its last report.
-    fn has_no_life(&self, node: NodeId) -> bool {
-        let Membership { view, has_no_life, progress, .. } = &self.state.membership;
-        if node == self.state.me() {
-            return *has_no_life;
-        }
-        let Progress { view: its_view, life, .. } = progress[node.index()];
-        its_view == view.number && life != view.lives[node.index()].joined
-    }
-
-    /// Whether too much is retained for a member that is far behind.
-    fn is_straggler(&self, node: NodeId) -> bool {
-        let most = self.state.options.behind_bytes;
-        node != self.state.me() && self.state.streams.bytes_kept_for(node) > most
-    }
-
-    /// Whether a replica can begin a life. It may have merged less than the members: they do not
-    /// wait for that, and it may have to join before it can merge more, so that others can be
-    /// removed.
-    fn may_join(&self, node: NodeId) -> bool {
-        let Membership { view, progress, .. } = &self.state.membership;
-        if self.state.is_stopping(node) {
-            return false;
-        }
-        if node == self.state.me() {
-            return !self.state.is_rejoining();
-        }
-        let Progress { view: its_view, may_join, .. } = progress[node.index()];
-        its_view == view.number && may_join && !self.is_straggler(node)
     }
 
     /// Persists the records of agreement, sends its messages, and takes its decisions.
@@ -489,7 +428,7 @@ impl GeoGauss {
         if self.state.has_life() && (is_another || !had_life) {
             cx.mark("geogauss.joined");
             let epochs = &mut self.state.epochs;
-            epochs.open = epochs.open.max(life.first);
+            epochs.skip_to(life.first);
             epochs.clock.follow(life.first, cx.now.at);
         }
         let peers: Vec<NodeId> = self.state.replica.peers().collect();
@@ -506,6 +445,7 @@ impl GeoGauss {
         let execution = &mut self.state.execution;
         execution.current.clear();
         execution.current_bytes = 0;
+        execution.overlay.clear();
         // Those in batches that were dropped because they are merged have been answered.
         let log = self.state.streams.own(&self.state.replica);
         let last = log.slots.get(&last).map(|slot| slot.batch.end_sequence());
@@ -531,7 +471,7 @@ fn was_removed() -> Abort {
         .with_hint("The transaction might succeed if retried.")
 }
 
-fn encode_report(report: &Report, out: &mut Vec<u8>) {
+pub(super) fn encode_report(report: &Report, out: &mut Vec<u8>) {
     out.put_varint(report.reserved.0);
     out.put_varint(report.head.0);
     for ended in &report.ended {
@@ -540,7 +480,10 @@ fn encode_report(report: &Report, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_report(from: &mut Reader<'_>, node_count: usize) -> Result<Report, DecodeError> {
+pub(super) fn decode_report(
+    from: &mut Reader<'_>,
+    node_count: usize,
+) -> Result<Report, DecodeError> {
     const WHAT: &str = "report";
     let reserved = SnapshotVersion(number(from, WHAT)?);
     let head = Bid(number(from, WHAT)?);

@@ -10,6 +10,9 @@
 //!                                     commits
 //! ```
 //!
+//! A transaction that has read rows of another one of the epoch (`chains.rs`) commits if they are of
+//! that one at its rank.
+//!
 //! The result depends on the rows before the epoch and on the epoch's transactions, not on the
 //! order in which they arrive or on the number of workers.
 //!
@@ -24,15 +27,16 @@
 use std::collections::BTreeMap;
 
 use pangea_core::exec::{Change, first_change};
-use pangea_core::hash::HashMap;
+use pangea_core::hash::{HashMap, HashSet};
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::mutate;
 use pangea_core::pool::{Pool, map};
 use pangea_core::store::Store;
-use pangea_core::txn::ReadVersion;
+use pangea_core::txn::{PointRead, ReadVersion};
 use serde::{Deserialize, Serialize};
 
+use super::chains::heads;
 use super::deletions::{Deletions, hash_row};
 use super::isolation::Checks;
 use super::rank::Rank;
@@ -99,16 +103,20 @@ pub fn decide(
     before: Before<'_>,
     candidates: &[Candidate<'_>],
 ) -> Verdict {
+    let chained = |it: &&Candidate<'_>| heads(it.checks).next().is_some();
+    let has_chains = candidates.iter().any(|candidate| chained(&candidate));
+    let epoch: HashSet<TxnId> =
+        if has_chains { candidates.iter().map(|it| it.txn).collect() } else { HashSet::default() };
     let mut fates = map(
         pool,
         candidates,
-        |_, candidate| mutate!(EpochOverwritesUnseen: check(before, candidate) => Fate::Commits),
+        |_, candidate| mutate!(EpochOverwritesUnseen: check(before, candidate, &epoch) => Fate::Commits),
     );
     let mut order: Vec<usize> =
         (0..candidates.len()).filter(|&i| fates[i] == Fate::Commits).collect();
     order.sort_unstable_by_key(|&i| candidates[i].rank);
     let has_ranges = order.iter().any(|&i| !candidates[i].checks.reads.ranges.is_empty());
-    let mut written = Written::new(has_ranges);
+    let mut written = Written::new(has_ranges, &epoch);
     if rule == MergeRule::Claims {
         mutate!(
             LoserStopsClaiming: order.iter().for_each(|&i| written.add(&candidates[i]))
@@ -130,8 +138,9 @@ pub fn decide(
     Verdict { fates, order }
 }
 
-/// Compares the rows that a transaction checks with those before the epoch.
-fn check(before: Before<'_>, candidate: &Candidate<'_>) -> Fate {
+/// Compares the rows that a transaction checks with those before the epoch, except rows of other
+/// transactions of it.
+fn check(before: Before<'_>, candidate: &Candidate<'_>, epoch: &HashSet<TxnId>) -> Fate {
     let Candidate { base, checks, .. } = *candidate;
     let checked = || checks.writes.iter().filter(|it| it.is_checked).map(|it| &it.write);
     if checked().next().is_some() && !before.deletions.reaches(base) {
@@ -153,7 +162,16 @@ fn check(before: Before<'_>, candidate: &Candidate<'_>) -> Fate {
             return change(None);
         }
     }
-    let change = first_change(&checks.reads, before.store, before.version);
+    let is_of_epoch =
+        |read: &PointRead| read.seen.local_writer().is_some_and(|it| epoch.contains(&it));
+    let change = match checks.reads.points.iter().any(is_of_epoch) {
+        false => first_change(&checks.reads, before.store, before.version),
+        true => {
+            let mut reads = checks.reads.clone();
+            reads.points.retain(|read| !is_of_epoch(read));
+            first_change(&reads, before.store, before.version)
+        }
+    };
     change.map_or(Fate::Commits, Fate::Lost)
 }
 
@@ -176,20 +194,24 @@ type Writer = (Rank, TxnId);
 #[derive(Clone, Copy)]
 struct Writers {
     first: Writer,
+    /// The last one that was added.
+    last: Writer,
     /// The first one that has deleted it.
     deleter: Option<Writer>,
 }
 
 /// The rows that transactions have written.
 struct Written<'a> {
+    /// The transactions of the epoch, if any of them has read rows of another one.
+    epoch: &'a HashSet<TxnId>,
     rows: HashMap<Row<'a>, Writers>,
     /// The first writers in the order of the keys, if ranges are looked up.
     in_order: Option<BTreeMap<Row<'a>, Writer>>,
 }
 
 impl<'a> Written<'a> {
-    fn new(has_ranges: bool) -> Self {
-        Self { rows: HashMap::default(), in_order: has_ranges.then(BTreeMap::new) }
+    fn new(has_ranges: bool, epoch: &'a HashSet<TxnId>) -> Self {
+        Self { epoch, rows: HashMap::default(), in_order: has_ranges.then(BTreeMap::new) }
     }
 
     /// Adds the writes of a transaction. Those of earlier ones stay.
@@ -197,7 +219,9 @@ impl<'a> Written<'a> {
         let writer = (candidate.rank, candidate.txn);
         for it in &candidate.checks.writes {
             let row = (it.write.table, &it.write.key);
-            let known = self.rows.entry(row).or_insert(Writers { first: writer, deleter: None });
+            let new = Writers { first: writer, last: writer, deleter: None };
+            let known = self.rows.entry(row).or_insert(new);
+            known.last = writer;
             if it.write.value.is_none() {
                 known.deleter.get_or_insert(writer);
             }
@@ -222,6 +246,9 @@ impl<'a> Written<'a> {
         let of_points = || {
             checks.reads.points.iter().find_map(|it| match it.seen {
                 ReadVersion::Present => lost(it.table, &it.key, |writers| writers.deleter),
+                ReadVersion::Local(head) | ReadVersion::LocalDeleted(head) => {
+                    self.head_lost(it, head)
+                }
                 _ => lost(it.table, &it.key, first),
             })
         };
@@ -245,6 +272,17 @@ impl<'a> Written<'a> {
     }
 }
 
+impl Written<'_> {
+    /// Whether a row is not of the transaction of which it was read.
+    fn head_lost(&self, read: &PointRead, head: TxnId) -> Option<Change> {
+        let winner = match self.rows.get(&(read.table, &read.key)) {
+            Some(writers) => (writers.last.1 != head).then_some(Some(writers.last.1)),
+            None => self.epoch.contains(&head).then_some(None),
+        };
+        winner.map(|winner| Change { table: read.table, key: read.key.clone(), winner })
+    }
+}
+
 fn loser_stops_claiming<'a>(
     written: &mut Written<'a>,
     candidates: &[Candidate<'a>],
@@ -259,7 +297,7 @@ fn loser_stops_claiming<'a>(
                 break;
             }
             let deleter = it.write.value.is_none().then_some(first);
-            written.rows.insert(row, Writers { first, deleter });
+            written.rows.insert(row, Writers { first, last: first, deleter });
             if let Some(in_order) = &mut written.in_order {
                 in_order.insert(row, first);
             }

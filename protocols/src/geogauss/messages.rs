@@ -24,6 +24,9 @@ messages! {
         64 => Eof {
             /// The last epoch.
             through: SnapshotVersion,
+            /// The epoch that the sender has reached, and that others follow. An idle replica ends
+            /// epochs ahead of it.
+            reached: SnapshotVersion,
             /// The last batch of these epochs, or of earlier ones.
             last: Bid,
             /// The view of the sender. It counts only in this view and later ones.
@@ -78,6 +81,8 @@ messages! {
             /// Whether the sender knows of no decision that removes the receiver, or has removed it
             /// since it joined.
             is_member: bool,
+            /// The last epoch of which the sender has a batch.
+            known: SnapshotVersion,
         } control "message_other";
         /// The sender is stopping in order. Sent to every peer when the stop begins, when its
         /// transactions are decided, and with its progress. The leader removes it if enough members

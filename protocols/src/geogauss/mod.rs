@@ -8,14 +8,14 @@
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | execution | §4.1.1, Algorithm 1 | `execution.rs` | | the read set and write set of a run |
-//! | isolation | §4.1.5 | `isolation.rs` | | the rows to check |
+//! | execution | §4.1.1, Algorithm 1 | `execution.rs`, `chains.rs`, `hot.rs` | | the read set and write set of a run |
+//! | isolation | §4.1.5 | `isolation.rs`, `origin.rs` | | the rows to check |
 //! | replication | §5.1 | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | epochs | §3, §4.1 | `epochs.rs`, `clock.rs` | Batch, Eof | all transactions of an epoch |
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
 //! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs`, `rules.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs`, `failure.rs` | | every outcome |
-//! | membership | §5.2 | `membership.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
+//! | membership | §5.2 | `membership.rs`, `removal.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
 //! | progress | | `progress.rs` | Progress | the batches that no replica needs, and who can join |
 //! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
 //! | digests | | [`crate::digests`] | Digests | a replica whose rows differ from those of a majority |
@@ -31,6 +31,7 @@
 //! - The state after an epoch depends only on the state before it and the batches of the epoch.
 
 pub mod batch;
+mod chains;
 mod checkpoint;
 pub mod clock;
 mod commit;
@@ -38,6 +39,9 @@ pub mod deletions;
 mod epochs;
 mod execution;
 mod failure;
+#[cfg(test)]
+mod fuzz;
+mod hot;
 pub mod isolation;
 mod knowledge;
 mod marks;
@@ -45,10 +49,12 @@ mod membership;
 pub mod merge;
 mod messages;
 mod options;
+mod origin;
 mod progress;
 pub mod rank;
 mod reads;
 mod recovery;
+mod removal;
 pub mod rules;
 mod state;
 mod stop;
@@ -60,6 +66,7 @@ mod waits;
 use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
+use pangea_core::topology::Topology;
 
 use crate::presence::{self, RejoinTimer};
 use crate::streams::{self, FetchTimer};
@@ -69,7 +76,7 @@ use checkpoint::Configuration;
 use knowledge::Known;
 pub use merge::MergeRule;
 pub use messages::Message;
-pub use options::{Conflicts, Options};
+pub use options::{Conflicts, Execution, Options, Validation};
 use progress::Progress;
 use state::{End, State};
 use views::ViewNumber;
@@ -146,6 +153,10 @@ impl Protocol for GeoGauss {
 
     fn scaled_down_options() -> Options {
         Options::scaled_down()
+    }
+
+    fn check_options(options: &Options, _: &Topology) -> Result<(), String> {
+        options.check()
     }
 
     fn new(setup: Setup<Self>) -> Self {
@@ -266,8 +277,12 @@ impl GeoGauss {
                 Some(transfer::Event::Lost) => self.retry_transfer(cx),
                 None => {}
             },
-            Message::Eof { through, last, view } => {
-                self.on_eof(cx, from, End { through, last, view: ViewNumber(view) });
+            Message::Eof { through, reached, last, view } => {
+                self.on_eof(
+                    cx,
+                    from,
+                    End { through, reached: reached.min(through), last, view: ViewNumber(view) },
+                );
             }
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
@@ -285,8 +300,8 @@ impl GeoGauss {
             Message::MembershipRequest { token, joined } => {
                 self.on_membership_request(cx, from, (token, ViewNumber(joined)));
             }
-            Message::Membership { token, is_member } => {
-                self.on_membership(cx, from, (token, is_member));
+            Message::Membership { token, is_member, known } => {
+                self.on_membership(cx, from, (token, is_member, known));
             }
         }
     }

@@ -29,10 +29,17 @@ pub struct Options {
     pub isolation: Isolation,
     /// Whether transactions can ask for the serializable level, which the paper does not have.
     pub serializable: bool,
+    /// Where transactions are validated.
+    pub validation: Validation,
+    /// When a program is run.
+    pub execution: Execution,
     /// The rule that decides which of the transactions that write one row commits.
     pub merge: MergeRule,
     /// The fate of a program that loses.
     pub conflicts: Conflicts,
+    /// Whether a program reads the writes of transactions of its node that are not decided yet. It
+    /// loses if they do.
+    pub chains: bool,
     /// How often a program is run at its source before every replica runs it in order.
     #[serde(deserialize_with = "within::<1, 100, _, _>")]
     pub attempts_optimistic: u8,
@@ -44,6 +51,14 @@ pub struct Options {
     /// not before four round trips (§7.6).
     #[serde(deserialize_with = "within::<100, 600_000, _, _>")]
     pub removal_ms: u64,
+    /// A member for which an epoch waits this long is removed although it is alive, in
+    /// milliseconds.
+    #[serde(deserialize_with = "within::<100, 600_000, _, _>")]
+    pub lag_ms: u64,
+    /// A replica that was idle for this number of epochs ends as many of them ahead. Then nobody
+    /// waits for it. 0 turns it off.
+    #[serde(deserialize_with = "within::<0, 1_000, _, _>")]
+    pub silence_epochs: u64,
     /// The number of programs that a step runs. In between, the node handles inputs that have
     /// arrived, and ends its epoch.
     #[serde(deserialize_with = "slice_txns")]
@@ -80,6 +95,28 @@ pub enum Conflicts {
     Abort,
 }
 
+/// Where transactions are validated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Validation {
+    /// In the merge, on each replica: updates are never lost.
+    #[default]
+    Merge,
+    /// At their source, before they are sent (§4.1.5). Updates are lost.
+    Origin,
+}
+
+/// When a program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Execution {
+    /// At once, on the newest snapshot (§4.1).
+    #[default]
+    Asynchronous,
+    /// When all epochs before the one in which it arrived are merged.
+    Synchronous,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -88,11 +125,16 @@ impl Default for Options {
             batch_bytes: 1 << 20,
             isolation: Isolation::ReadCommitted,
             serializable: true,
+            validation: Validation::Merge,
+            execution: Execution::Asynchronous,
             merge: MergeRule::Greedy,
             conflicts: Conflicts::InOrder,
+            chains: true,
             attempts_optimistic: 3,
             horizon_ms: 60_000,
             removal_ms: 500,
+            lag_ms: 2_000,
+            silence_epochs: 20,
             slice_txns: NonZeroUsize::new(64).expect("it is not zero"),
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
@@ -104,12 +146,57 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The paper's protocol: validation at the source, and a client gets an error if its
+    /// transaction loses. Updates are lost at all of its levels. Its two errors that make replicas
+    /// differ are mended.
+    pub fn paper() -> Self {
+        Self {
+            serializable: false,
+            validation: Validation::Origin,
+            merge: MergeRule::Claims,
+            conflicts: Conflicts::Abort,
+            chains: false,
+            silence_epochs: 0,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the protocol can have these settings.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.validation == Validation::Merge {
+            return Ok(());
+        }
+        if self.merge == MergeRule::Greedy {
+            let why = "validation = \"origin\" needs merge = \"claims\": with \"greedy\" nothing \
+                       decides between two transactions that write one row";
+            return Err(why.to_owned());
+        }
+        match self.isolation {
+            Isolation::Serializable => {
+                Err("validation = \"origin\" does not have the level \"serializable\"".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn epoch(&self) -> Span {
         Span::from_ms(self.epoch_ms)
     }
 
     pub(super) fn batch(&self) -> Span {
         Span::from_ms(self.batch_ms)
+    }
+
+    /// Whether a program of this level reads the writes of undecided transactions of its node. At
+    /// the levels in between it would have to send all that it reads.
+    pub(super) fn chains_at(&self, level: Isolation) -> bool {
+        let is_checked = self.validation == Validation::Merge && self.merge == MergeRule::Greedy;
+        let is_level = matches!(level, Isolation::ReadCommitted | Isolation::Serializable);
+        self.chains && is_checked && is_level
+    }
+
+    pub(super) fn lag(&self) -> Span {
+        Span::from_ms(self.lag_ms)
     }
 
     pub(super) fn removal(&self) -> Span {
@@ -126,8 +213,12 @@ impl Options {
         Rules { merge: self.merge, horizon: self.horizon_epochs(), code }
     }
 
-    /// The levels that transactions can choose.
+    /// The levels that transactions can choose. With validation at the source all of them are read
+    /// committed, and `isolation` says what the source compares.
     pub(super) fn isolations(&self) -> Isolations {
+        if self.validation == Validation::Origin {
+            return Isolations::new(Isolation::ReadCommitted, &[]).losing_updates();
+        }
         let others: &[Isolation] = match self.serializable {
             true => &Isolation::ALL,
             false => &[Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot],
@@ -136,21 +227,31 @@ impl Options {
     }
 
     pub(super) fn guarantee(&self) -> Guarantee {
-        self.isolation.guarantee()
+        self.isolations().default_level().guarantee()
     }
 
     pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
+        // Kept seeds draw the other settings as they did before these existed.
+        let mut later = rng.clone();
         Self {
             epoch_ms: [2, 10, 50][rng.usize(..3)],
             batch_ms: rng.u64(1..20),
             batch_bytes: [1_024, 4_096, 1 << 20][rng.usize(..3)],
             isolation: Isolation::ALL[rng.usize(..4)],
             serializable: true,
+            validation: Validation::Merge,
+            execution: match later.u8(..4) {
+                0 => Execution::Synchronous,
+                _ => Execution::Asynchronous,
+            },
             merge: if rng.bool() { MergeRule::Greedy } else { MergeRule::Claims },
             conflicts: if rng.bool() { Conflicts::InOrder } else { Conflicts::Retry },
+            chains: later.bool(),
             attempts_optimistic: rng.u8(1..4),
             horizon_ms: [1_000, 60_000][rng.usize(..2)],
             removal_ms: [500, 2_000][rng.usize(..2)],
+            lag_ms: [500, 2_000][later.usize(..2)],
+            silence_epochs: [0, 3, 20][later.usize(..3)],
             slice_txns: NonZeroUsize::new(rng.usize(1..20)).expect("it is not zero"),
             checkpoint_bytes: [10_000, 30_000, 300_000][rng.usize(..3)],
             // Sixteen chunks are sent in a round trip, and TPC-C's tables must be transferred

@@ -92,6 +92,7 @@ impl GeoGauss {
             return;
         }
         self.note_waits(cx);
+        self.state.execution.hot.forget_cold(cx.now.at);
         self.send_progress(cx);
         self.announce_stop(cx);
         self.send_report(cx);

@@ -7,9 +7,13 @@
 //! ```text
 //!   replica                            peers
 //!     | MembershipRequest ------------> |
-//!     | <--- Membership(is a member)    |   from a majority, with itself
-//!     waits until the epochs that it had ended when it asked are merged here
+//!     | <--- Membership(known: 7)       |   from a majority, with itself
+//!     waits until epoch 7 is merged here
 //! ```
+//!
+//! It may have ended epochs that nobody has reached, because it is idle. So it waits only for those
+//! of which a replica of that majority has a batch: an acknowledged transaction is on f + 1
+//! replicas, of which the majority contains one.
 //!
 //! Each member of a view reports before the view exists, and they are a majority. So if a majority
 //! knows of no decision that has removed this replica since it joined, it was a member when it
@@ -48,6 +52,8 @@ struct Request {
     at: Timestamp,
     /// The epochs that this replica had ended when it sent the request.
     ended: SnapshotVersion,
+    /// The last epoch of which one that has confirmed, or this replica, has a batch.
+    known: SnapshotVersion,
     confirmed: Vec<NodeId>,
 }
 
@@ -90,10 +96,11 @@ impl GeoGauss {
     fn ask_for_membership(&mut self, cx: &mut Cx<'_, Self>) {
         let token = self.state.replica.next_token();
         let ended = SnapshotVersion(self.state.epochs.open.0 - 1);
+        let known = self.state.last_known();
         let me = self.state.me();
         let joined = self.state.membership.view.lives[me.index()].joined;
         let fresh = &mut self.state.fresh;
-        fresh.asked = Some(Request { token, at: cx.now.at, ended, confirmed: Vec::new() });
+        fresh.asked = Some(Request { token, at: cx.now.at, ended, known, confirmed: Vec::new() });
         fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
         for peer in self.state.replica.peers() {
             let message = Message::MembershipRequest { token, joined: joined.0 };
@@ -112,19 +119,21 @@ impl GeoGauss {
         // It may have been removed and have joined again without knowing either.
         let is_same = membership.view.lives[from.index()].joined == joined;
         let is_member = is_same && !membership.removes(from) && self.state.presence.is_ready;
-        self.state.replica.send(cx, from, Message::Membership { token, is_member });
+        let known = self.state.last_known();
+        self.state.replica.send(cx, from, Message::Membership { token, is_member, known });
     }
 
     pub(super) fn on_membership(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        (token, is_member): (u64, bool),
+        (token, is_member, known): (u64, bool, SnapshotVersion),
     ) {
         let asked = self.state.fresh.asked.as_mut().filter(|it| it.token == token && is_member);
         let Some(request) = asked else { return };
         if !request.confirmed.contains(&from) {
             request.confirmed.push(from);
+            request.known = request.known.max(known);
             self.confirm_reads(cx);
         }
     }
@@ -138,7 +147,8 @@ impl GeoGauss {
         let is_enough = |it: &mut Request| is_member && it.confirmed.len() + 1 >= majority;
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         let asked = fresh.waiting.iter_mut().filter(|read| read.is_asked);
-        asked.for_each(|read| read.epoch = read.epoch.or(Some(request.ended)));
+        let last = request.ended.min(request.known);
+        asked.for_each(|read| read.epoch = read.epoch.or(Some(last)));
         self.ask_for_new_reads(cx);
     }
 

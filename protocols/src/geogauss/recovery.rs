@@ -245,7 +245,7 @@ impl GeoGauss {
         let life = state.membership.view.lives[state.replica.me.index()];
         let after = state.epochs.reserved.max(state.applied.epoch);
         let after = mutate!(EpochReopened: after => epoch_reopened(state));
-        state.epochs.open = after.next().max(life.first);
+        state.epochs.skip_to(after.next().max(life.first));
         let (length, open) = (state.options.epoch(), state.epochs.open);
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
         state.replica.begin_run(cx.rng.u64(..));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use pangea_core::exec::Overlay;
 use pangea_core::guarantee::Isolation;
 use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
@@ -14,6 +15,7 @@ use super::GeoGauss;
 use super::batch::TxnRecord;
 use super::clock::EpochClock;
 use super::deletions::Deletions;
+use super::hot::HotRows;
 use super::membership::Membership;
 use super::options::Options;
 use super::reads::Fresh;
@@ -67,6 +69,10 @@ pub(super) struct Epochs {
     pub clock: EpochClock,
     /// The epoch to which this replica adds transactions. It adds none to earlier ones.
     pub open: SnapshotVersion,
+    /// The last epoch that it has reached. If it is idle, it has ended later ones.
+    pub reached: SnapshotVersion,
+    /// The last epoch with transactions of it.
+    pub busy: SnapshotVersion,
     /// Whether it has added any to the open epoch.
     pub has_txns: bool,
     /// When the first one was added.
@@ -79,11 +85,22 @@ pub(super) struct Epochs {
     pub reserving: VecDeque<(SnapshotVersion, LogPosition)>,
 }
 
+impl Epochs {
+    /// Moves to an epoch, if it is later than the open one, without adding to those before it.
+    pub(super) fn skip_to(&mut self, epoch: SnapshotVersion) {
+        if epoch > self.open {
+            (self.open, self.reached) = (epoch, SnapshotVersion(epoch.0 - 1));
+        }
+    }
+}
+
 /// The end of an epoch of one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct End {
     /// The last epoch.
     pub through: SnapshotVersion,
+    /// The last one of them that it has reached.
+    pub reached: SnapshotVersion,
     /// The last batch of these epochs.
     pub last: Bid,
     /// The view of the replica then.
@@ -101,6 +118,10 @@ pub(super) struct Execution {
     pub current: Vec<TxnRecord>,
     /// Its approximate size in bytes.
     pub current_bytes: usize,
+    /// Rows at which transactions have lost.
+    pub hot: HotRows,
+    /// The writes of transactions in flight, for those that read them.
+    pub overlay: Overlay,
 }
 
 /// A transaction of a local client.
@@ -111,11 +132,18 @@ pub(super) struct Job {
     pub level: Isolation,
     /// How often it has lost.
     pub attempt: u8,
+    /// The epoch in which it arrived, or in which it has lost.
+    pub since: SnapshotVersion,
 }
 
 /// A transaction that was added to an epoch.
 pub(super) struct InFlight {
     pub txn: TxnId,
+    /// Its epoch.
+    pub epoch: SnapshotVersion,
+    /// How often it had lost, and when it began.
+    pub attempt: u8,
+    pub start: SnapshotVersion,
     pub job: Job,
     /// The result of its run, if it was run.
     pub result: Vec<u8>,
@@ -160,6 +188,8 @@ impl State {
             epochs: Epochs {
                 clock: EpochClock::new(setup.options.epoch(), first, Timestamp::default()),
                 open: first,
+                reached: SnapshotVersion::ZERO,
+                busy: SnapshotVersion::ZERO,
                 has_txns: false,
                 opened_at: Timestamp::default(),
                 ends: vec![End::default(); n],
@@ -251,6 +281,7 @@ impl State {
         self.streams.invariants(&self.replica);
         let (epochs, execution) = (&self.epochs, &self.execution);
         assert!(self.applied.epoch < epochs.open, "only closed epochs are merged");
+        assert!(epochs.reached < epochs.open, "a replica ends all epochs that it has reached");
         assert!(
             epochs.has_txns || execution.current.is_empty(),
             "the transactions of a batch are in the open epoch"

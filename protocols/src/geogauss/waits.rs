@@ -46,6 +46,16 @@ impl State {
     }
 }
 
+impl State {
+    /// The members that have not ended the next epoch, if that has waited for so long.
+    pub(super) fn laggards(&self, cx: &Cx<'_, GeoGauss>, patience: Span) -> Vec<NodeId> {
+        let waited = self.waits.since.filter(|(_, since)| cx.now.at.since(*since) >= patience);
+        let Some((epoch, _)) = waited else { return Vec::new() };
+        let members = self.membership.view.members();
+        members.filter(|node| *node != self.me() && self.ended(*node) < epoch).collect()
+    }
+}
+
 impl GeoGauss {
     /// Finds the members for which the next epoch has waited for long.
     pub(super) fn note_waits(&mut self, cx: &mut Cx<'_, Self>) {

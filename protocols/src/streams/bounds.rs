@@ -17,6 +17,12 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
+    /// The bounds of a log that has ended, for tests.
+    #[cfg(test)]
+    pub(crate) fn ended_at(last: Bid) -> Self {
+        Self { last: Some(last), ..Self::default() }
+    }
+
     /// Whether batches of this number count.
     pub(crate) fn counts(&self, bid: Bid) -> bool {
         let void = self.voids.range(..bid).next_back();
@@ -37,7 +43,7 @@ impl Bounds {
     }
 
     /// Continues a log that has ended, from the batch after `head` on.
-    pub(super) fn continue_after(&mut self, head: Bid) {
+    pub(crate) fn continue_after(&mut self, head: Bid) {
         let last = self.last.take().expect("the log has ended");
         self.voids.split_off(&last);
         if head > last {
@@ -86,20 +92,16 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    fn ended(last: u64) -> Bounds {
-        Bounds { last: Some(Bid(last)), ..Bounds::default() }
-    }
-
     #[test]
     fn numbers_after_an_end_and_before_the_continuation_do_not_count() {
-        let mut bounds = ended(10);
+        let mut bounds = Bounds::ended_at(Bid(10));
         assert!(bounds.counts(Bid(10)) && !bounds.counts(Bid(11)));
         bounds.continue_after(Bid(15));
         let counted: Vec<u64> = (9..18).filter(|bid| bounds.counts(Bid(*bid))).collect();
         assert_eq!(counted, [9, 10, 16, 17]);
         let last: Vec<u64> = (9..18).map(|bid| bounds.last_upto(Bid(bid)).0).collect();
         assert_eq!(last, [9, 10, 10, 10, 10, 10, 10, 16, 17]);
-        assert_eq!(ended(10).last_upto(Bid(11)), Bid(10));
+        assert_eq!(Bounds::ended_at(Bid(10)).last_upto(Bid(11)), Bid(10));
         assert_eq!(
             [9, 10, 12, 15].map(|bid| bounds.void_after(Bid(bid)).map(|it| it.0)),
             [None, Some(15), Some(15), None]
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn bounds_survive_their_encoding_and_malformed_ones_are_refused() {
-        let mut bounds = ended(10);
+        let mut bounds = Bounds::ended_at(Bid(10));
         bounds.continue_after(Bid(15));
         bounds.last = Some(Bid(300));
         let mut bytes = Vec::new();

@@ -158,17 +158,27 @@ pub fn now() -> i64 {
     from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
+fn loses_updates() -> SqlError {
+    let message = "the settings of this cluster lose updates, so SQL is not available";
+    SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+        .with_detail("Neither constraints nor indexes would hold.")
+        .with_hint("Set geogauss.validation = \"merge\", or measure with pangea bench.")
+}
+
 impl Session {
     /// Opens a session with the parameters of the client's startup message, which include the user
     /// and the database.
     ///
     /// # Errors
-    /// If a parameter has an invalid value.
+    /// If a parameter has an invalid value, or the protocol loses updates.
     pub fn new(
         engine: Arc<dyn Engine>,
         shared: Arc<Shared>,
         parameters: &BTreeMap<String, String>,
     ) -> Result<Self, SqlError> {
+        if engine.isolations().lose_updates() {
+            return Err(loses_updates());
+        }
         let user = parameters.get("user").cloned().unwrap_or_else(|| "pangea".to_owned());
         let database = parameters.get("database").unwrap_or(&user).clone();
         let mut cx = LocalContext::snapshot(engine.store().pin());
@@ -327,7 +337,13 @@ impl Session {
     }
 
     fn must_be_fresh(&self) -> bool {
-        self.settings.is_strict() || self.is_behind()
+        self.settings.is_strict() || self.is_behind() || self.is_too_old()
+    }
+
+    /// Whether the newest snapshot may be older than the session accepts.
+    fn is_too_old(&self) -> bool {
+        let bound = self.settings.time("max_staleness");
+        bound.is_some_and(|bound| !self.engine.is_fresh_within(bound))
     }
 
     /// Whether a write that finds no row fails at COMMIT if the row has been inserted since its

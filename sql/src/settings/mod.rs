@@ -98,6 +98,7 @@ const SETTINGS: &[Setting] = &[
     of("max_identifier_length", "63", Kind::Fixed),
     of("max_index_keys", "32", Kind::Fixed),
     of("max_parallel_workers_per_gather", "8", Kind::Whole(0, 1_024)),
+    of("max_staleness", "0", Kind::Time),
     of("min_parallel_table_scan_size", "8MB", Kind::Size(Block::Page, 0, 715_827_882)),
     // psql reads it before it hashes a password itself.
     of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),

@@ -113,6 +113,16 @@ fn of(name: &str, level: Isolation) -> (String, Isolation) {
 }
 
 #[test]
+fn a_protocol_that_loses_updates_gets_no_session() {
+    let levels = Isolations::new(ReadCommitted, &[]).losing_updates();
+    let engine = Arc::new(MemoryEngine::offering(levels));
+    let session = Session::new(engine, Arc::new(Shared::default()), &BTreeMap::new());
+    let error = session.err().expect("it is refused");
+    assert_eq!(error.code.to_string(), "0A000");
+    assert!(error.message.contains("lose updates"), "{}", error.message);
+}
+
+#[test]
 fn a_transaction_runs_at_the_level_that_it_asks_for() {
     let mut scene = Scene::new(ReadCommitted, &Isolation::ALL, &[]);
     assert_eq!(scene.level(), of("read committed", ReadCommitted));

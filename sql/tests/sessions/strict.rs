@@ -42,6 +42,21 @@ fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     assert_eq!(waits("show tables"), 1);
 }
 
+/// The engine of this test does not know how old its snapshot is.
+#[test]
+fn a_bounded_read_waits_unless_the_snapshot_is_known_to_be_young_enough() {
+    let engine = MemoryEngine::new();
+    let plans = Arc::new(Shared::default());
+    let mut session = Session::new(Arc::new(engine.clone()), plans, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| waits(&engine, &mut session, sql);
+    assert_eq!(waits("create table t (a int primary key)"), 0);
+    assert_eq!(waits("set max_staleness = '200ms'"), 0);
+    assert_eq!(waits("select * from t"), 1);
+    assert_eq!(waits("insert into t values (1)"), 0, "it reads at its place in the order");
+    assert_eq!(waits("reset max_staleness"), 0);
+    assert_eq!(waits("select * from t"), 0);
+}
+
 #[test]
 fn a_strict_call_of_a_program_that_only_reads_waits_too() {
     let programs: Vec<Arc<Native>> = procedures().into_iter().map(Native::program).collect();

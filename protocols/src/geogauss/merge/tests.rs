@@ -294,6 +294,55 @@ fn blind_writes_conflict_where_the_first_committer_wins() {
     }
 }
 
+/// Whether each of these transactions commits. All read and write row 1, at the given offset in the
+/// epoch: as it was before, or as one of the others has written it.
+fn chain(all: &[(u16, u32, Option<usize>)], is_reader: bool) -> Vec<bool> {
+    let past = Past::default();
+    let (store, deletions) = state(&past);
+    let name = |i: usize| TxnId::new(NodeId(all[i].0), i as u64);
+    let of = |(i, (_, offset_us, head)): (usize, &(u16, u32, Option<usize>))| {
+        let seen = head.map_or(ReadVersion::Absent, |head| ReadVersion::Local(name(head)));
+        let points = vec![PointRead { table: TABLE, key: key(1), seen }];
+        let reads = ReadSet { points, ranges: Vec::new() };
+        let written = if is_reader && i + 1 == all.len() { 2 } else { 1 };
+        let value = Some(Value::copy_from(&[i as u8]));
+        let writes = vec![Write { table: TABLE, key: key(written), value }];
+        let checks = checks(Isolation::ReadCommitted, reads, ReadSet::default(), writes);
+        let (txn, offset_us) = (name(i), *offset_us);
+        (RankInputs { txn, attempt: 0, start: EPOCH, offset_us }, checks)
+    };
+    let txns: Vec<_> = all.iter().enumerate().map(of).collect();
+    let before = Before { store: &store, version: APPLIED, deletions: &deletions };
+    let candidate = |(inputs, checks)| {
+        let inputs: &RankInputs = inputs;
+        let rank = Rank::new(*inputs, EPOCH, 3);
+        Candidate { txn: inputs.txn, rank, base: APPLIED, checks }
+    };
+    let candidates: Vec<_> =
+        txns.iter().map(|(inputs, checks)| candidate((inputs, checks))).collect();
+    let verdict = decide(&Sequential, MergeRule::Greedy, before, &candidates);
+    verdict.fates.iter().map(|fate| *fate == Fate::Commits).collect()
+}
+
+#[test]
+fn a_chain_commits_up_to_the_first_that_loses() {
+    let of_node_0 = [(0, 1, None), (0, 2, Some(0)), (0, 3, Some(1))];
+    assert_eq!(chain(&of_node_0, false), [true, true, true]);
+    assert_eq!(chain(&of_node_0, true), [true, true, true], "the last one only reads the row");
+    // Node 1 is first, so the head loses, and with it all that have read its row.
+    let after_another = [(0, 1, None), (1, 0, None), (0, 2, Some(0)), (0, 3, Some(2))];
+    assert_eq!(chain(&after_another, false), [false, true, false, false]);
+    assert_eq!(chain(&after_another, true), [false, true, false, false], "it read nothing real");
+    // Node 1 comes between, but it has read the row as it was before.
+    let between = [(0, 1, None), (1, 2, None), (0, 3, Some(0))];
+    assert_eq!(chain(&between, false), [true, false, true]);
+    // The second to read the first one's row has missed that of the third.
+    assert_eq!(
+        chain(&[(0, 1, None), (0, 2, Some(0)), (0, 3, Some(0))], false),
+        [true, true, false]
+    );
+}
+
 #[test]
 fn a_base_before_the_horizon_loses_if_a_row_is_checked() {
     let (store, mut deletions) = state(&Past::default());

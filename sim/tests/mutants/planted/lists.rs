@@ -69,6 +69,7 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::LifeEndsTooEarly,
     Bug::LifeReusesNumbers,
     Bug::CountedAndRunAgain,
+    Bug::ChainOutlivesItsHead,
     Bug::FreshUnmerged,
     Bug::FreshWithoutAsking,
 ];
