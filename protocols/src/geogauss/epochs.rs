@@ -53,7 +53,8 @@ impl State {
         let is_known = |view| mutate!(EofOfNewerView: view <= present => true);
         let is_of_life = life.ended.is_none() && view >= life.joined && is_known(view);
         let is_here = mutate!(EofOvertakesBatches: log.received >= last => true);
-        let by_message = is_of_life && is_here;
+        // It may not have its own earlier batches either, so it does not name them.
+        let by_message = is_of_life && is_here && has_earlier;
         let by_message = if by_message { through } else { SnapshotVersion::ZERO };
         let batch = log.slots.get(&log.received).map(|slot| &slot.batch);
         let by_batch =

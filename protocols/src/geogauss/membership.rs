@@ -33,6 +33,8 @@ pub(super) struct Membership {
     pub decision: u64,
     /// The position of the record of the view.
     view_record: LogPosition,
+    /// The decision of the last view that the peers were told when it was durable.
+    announced: u64,
     /// The last seal of the view, until the next view.
     pub sealed: Option<Sealed>,
     /// The last report of each replica, with the seal that it is about.
@@ -94,6 +96,7 @@ impl Membership {
             view: View::first(node_count),
             decision: 0,
             view_record: LogPosition(0),
+            announced: 0,
             sealed: None,
             reports: BTreeMap::new(),
             taken: 0,
@@ -108,6 +111,14 @@ impl Membership {
     /// The number of the last decision that was taken, for agreement.
     pub(super) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// The state, for the exhaustive search.
+    #[cfg(test)]
+    pub(super) fn described(&self) -> String {
+        let Self { view, decision, view_record, sealed, reports, taken, .. } = self;
+        let views = format!("{view:?} {decision} {view_record:?} {sealed:?} {reports:?} {taken}");
+        format!("{views} {:?} {:?} {}", self.progress, self.own_head, self.has_no_life)
     }
 
     /// The number of the decision of the view, once that is durable.
@@ -331,7 +342,7 @@ impl GeoGauss {
     }
 
     /// The leader's part: proposes seals and views.
-    fn lead(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         let membership = &self.state.membership;
         let agreement = membership.driver.agreement();
         if !agreement.is_leader() || agreement.end() != membership.taken {
@@ -434,6 +445,17 @@ impl GeoGauss {
         let peers: Vec<NodeId> = self.state.replica.peers().collect();
         peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
         self.ask_again(cx);
+    }
+
+    /// Reports the view to the peers as soon as a crash can't take it away: until then they get no
+    /// acknowledgements, and send none.
+    pub(super) fn announce_view(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { membership, streams, presence, .. } = &mut self.state;
+        let durable = membership.durable_decision(streams.synced);
+        if durable > membership.announced && !presence.is_asking() {
+            membership.announced = durable;
+            self.send_progress(cx);
+        }
     }
 
     /// This replica was removed: its transactions after the last batch of its life count nowhere.

@@ -38,6 +38,8 @@ mod commit;
 pub mod deletions;
 mod epochs;
 mod execution;
+#[cfg(test)]
+mod exhaustive;
 mod failure;
 #[cfg(test)]
 mod fuzz;
@@ -68,9 +70,9 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
-use crate::presence::{self, RejoinTimer};
-use crate::streams::{self, FetchTimer};
+use crate::inputs::Timer;
 use crate::transfer;
+use crate::{presence, streams};
 use batch::Batch;
 use checkpoint::Configuration;
 use knowledge::Known;
@@ -84,37 +86,6 @@ use views::ViewNumber;
 /// A replica.
 pub struct GeoGauss {
     state: State,
-}
-
-/// The timers of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// The current batch is old enough to be sent.
-    Batch,
-    /// The time of the open epoch is over.
-    Epoch,
-    /// The clock of agreement ticks.
-    Tick,
-    /// The replica reports its progress to its peers.
-    Progress,
-    /// The replica looks for missing batches.
-    Fetch,
-    /// The replica repeats its `Rejoin` requests to its peers.
-    Rejoin,
-    /// The pause after a failed checkpoint has elapsed.
-    Checkpoint,
-}
-
-impl From<FetchTimer> for Timer {
-    fn from(_: FetchTimer) -> Self {
-        Self::Fetch
-    }
-}
-
-impl From<RejoinTimer> for Timer {
-    fn from(_: RejoinTimer) -> Self {
-        Self::Rejoin
-    }
 }
 
 impl streams::Host for GeoGauss {
@@ -311,6 +282,7 @@ impl GeoGauss {
         self.state.note_reserved(position);
         self.state.checkpoints.on_durable(position);
         self.state.streams.acknowledge(cx, &self.state.replica, position);
+        self.announce_view(cx);
     }
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.

@@ -32,7 +32,7 @@ use super::views::ViewNumber;
 const PATIENCE_ROUND_TRIPS: u64 = 4;
 
 /// Strict reads that wait.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Fresh {
     waiting: Vec<FreshRead>,
     /// The last request, until it is confirmed: reads that arrive meanwhile need another one.
@@ -40,6 +40,12 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
+    /// The state, for the exhaustive search.
+    #[cfg(test)]
+    pub(super) fn described(&self) -> String {
+        format!("{self:?}")
+    }
+
     /// Whether no strict read waits.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
@@ -47,6 +53,7 @@ impl Fresh {
 }
 
 /// A request to all peers.
+#[derive(Debug)]
 struct Request {
     token: u64,
     at: Timestamp,
@@ -58,6 +65,7 @@ struct Request {
 }
 
 /// A strict read.
+#[derive(Debug)]
 struct FreshRead {
     ticket: Ticket,
     /// Whether the last request was sent after the read arrived.

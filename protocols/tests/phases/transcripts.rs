@@ -8,6 +8,7 @@
 
 mod calvin;
 mod checkpoints;
+mod geogauss;
 mod input_log;
 mod minerva;
 mod shards;

@@ -18,24 +18,35 @@ use pangea_core::txn::{Abort, Footprint, LockMode, Outcome, Program, ReadSet, Re
 use pangea_protocols::agreement::Record;
 use pangea_protocols::calvin::batch::Request;
 use pangea_protocols::calvin::{self, Calvin, RemoteResult};
-use pangea_protocols::inputs::{self, Cut, Rules};
+use pangea_protocols::geogauss::batch::Work;
+use pangea_protocols::geogauss::views::{Change, Seal, View};
+use pangea_protocols::geogauss::{self, GeoGauss};
+use pangea_protocols::inputs::{self, Cut};
 use pangea_protocols::minerva::batch::{ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::{self, Minerva};
 use pangea_protocols::streams::{self, Batch, Bid};
 use pangea_protocols::transfer::ChunkNumber;
 use pangea_protocols::{presence, transfer};
+use serde::de::DeserializeOwned;
 
 pub use pangea_protocols::inputs::Timer;
 
 /// A protocol whose transcripts can be read.
-pub trait Transcribed:
-    Protocol<Message: PartialEq + From<inputs::Message>, Timer: From<Timer>>
-{
-    /// The batches of its input log.
+pub trait Transcribed: Protocol<Message: PartialEq, Timer: From<Timer>> {
+    /// The batches of its logs.
     type Batch: Batch;
 
-    /// The rules in its cuts.
-    type Rules: Rules;
+    /// A message of the logs of batches.
+    fn of_streams(message: streams::Message) -> Self::Message;
+
+    /// Changes of the state of agreement.
+    fn agreement(bytes: &[u8]) -> String;
+
+    /// A log record that only this protocol has, given its kind.
+    fn record(kind: u8, rest: &[u8]) -> Option<String> {
+        let _ = (kind, rest);
+        None
+    }
 
     /// The name of a message and its main fields.
     fn message(message: &Self::Message) -> String;
@@ -52,7 +63,14 @@ const NEVER_MS: u64 = 1 << 40;
 
 impl Transcribed for Minerva {
     type Batch = minerva::batch::Batch;
-    type Rules = minerva::Rules;
+
+    fn of_streams(message: streams::Message) -> minerva::Message {
+        inputs::Message::from(message).into()
+    }
+
+    fn agreement(bytes: &[u8]) -> String {
+        agreement(bytes, |number, it: &Cut<minerva::Rules>| format!("cut {number} {}", cut(it)))
+    }
 
     fn message(message: &minerva::Message) -> String {
         let minerva::Message::Inputs(message) = message;
@@ -75,7 +93,21 @@ impl Transcribed for Minerva {
 
 impl Transcribed for Calvin {
     type Batch = calvin::batch::Batch;
-    type Rules = calvin::Rules;
+
+    fn of_streams(message: streams::Message) -> calvin::Message {
+        inputs::Message::from(message).into()
+    }
+
+    fn agreement(bytes: &[u8]) -> String {
+        agreement(bytes, |number, it: &Cut<calvin::Rules>| format!("cut {number} {}", cut(it)))
+    }
+
+    fn record(kind: u8, rest: &[u8]) -> Option<String> {
+        (kind == 7).then(|| {
+            let fixed: Cut<calvin::Rules> = postcard::from_bytes(&rest[8..]).expect(COMPLETE);
+            format!("the fixed cut {} {}", u64_of(rest), cut(&fixed))
+        })
+    }
 
     fn message(message: &calvin::Message) -> String {
         match message {
@@ -90,6 +122,114 @@ impl Transcribed for Calvin {
 
     fn by_hand() -> calvin::Options {
         calvin::Options { epoch_ms: NEVER_MS, removal_ms: NEVER_MS, ..calvin::Options::default() }
+    }
+}
+
+impl Transcribed for GeoGauss {
+    type Batch = geogauss::batch::Batch;
+
+    fn of_streams(message: streams::Message) -> geogauss::Message {
+        message.into()
+    }
+
+    fn agreement(bytes: &[u8]) -> String {
+        agreement(bytes, |number, change: &Change| match change {
+            Change::Seal(Seal { out, joining, .. }) => {
+                format!("seal {number}{}{}", nodes("removes", out), nodes("readmits", joining))
+            }
+            Change::View { view, .. } => format!("view {}: {}", view.number.0, members(view)),
+        })
+    }
+
+    fn record(kind: u8, rest: &[u8]) -> Option<String> {
+        match kind {
+            10 => Some(format!("that it may end epochs up to {}", u64_of(rest))),
+            11 => Some("its report on a seal".to_owned()),
+            12 => Some("its view".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn message(message: &geogauss::Message) -> String {
+        use geogauss::Message;
+        match message {
+            Message::Streams(message) => streams_message::<Self>(message),
+            Message::Presence(message) => presence_message(message),
+            Message::Transfer(message) => transfer_message(message),
+            Message::Eof { through, reached, last, .. } => {
+                let ahead = if reached < through { ", ahead" } else { "" };
+                format!("Eof through epoch {}{ahead}, last batch {}", through.0, last.0)
+            }
+            Message::Agreement { .. } => "Agreement".to_owned(),
+            Message::Report { seal, .. } => format!("Report on seal {seal}"),
+            Message::Progress { applied, durable, view, heads, .. } => format!(
+                "Progress, view {view}, applied {}, durable {}, heads {}",
+                applied.0,
+                durable.0,
+                vector(heads)
+            ),
+            Message::MembershipRequest { .. } => "MembershipRequest".to_owned(),
+            Message::Membership { is_member: false, .. } => "Membership, none".to_owned(),
+            Message::Membership { known, .. } => format!("Membership, known epoch {}", known.0),
+            Message::Stopping { is_settled: false } => "Stopping, with transactions".to_owned(),
+            Message::Stopping { is_settled: true } => "Stopping, settled".to_owned(),
+            Message::Digests { digests } => {
+                let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
+                format!("Digests of epochs {epochs:?}")
+            }
+        }
+    }
+
+    fn transactions(batch: &Self::Batch) -> Vec<String> {
+        let end = batch.is_last.then(|| format!("the end of epoch {}", batch.epoch.0));
+        batch.records.iter().map(record_of_geogauss).chain(end).collect()
+    }
+
+    /// A replica ends an epoch after a hundred years, when its timer fires, or when a peer has.
+    fn by_hand() -> geogauss::Options {
+        geogauss::Options {
+            epoch_ms: CENTURY_MS,
+            batch_ms: NEVER_MS,
+            horizon_ms: 1_000 * CENTURY_MS,
+            silence_epochs: 0,
+            ..geogauss::Options::default()
+        }
+    }
+}
+
+const CENTURY_MS: u64 = 100 * 365 * 24 * 3_600_000;
+
+fn members(view: &View) -> String {
+    let members: Vec<String> = view.members().map(|node| node.to_string()).collect();
+    members.join(" ")
+}
+
+fn nodes(what: &str, nodes: &[NodeId]) -> String {
+    nodes.iter().map(|node| format!(" {what} {node}")).collect()
+}
+
+fn record_of_geogauss(record: &geogauss::batch::TxnRecord) -> String {
+    let txn = record.inputs.txn;
+    let attempt = match record.inputs.attempt {
+        0 => String::new(),
+        attempt => format!(", attempt {attempt}"),
+    };
+    match &record.work {
+        Work::Merge { base, checks } => {
+            let writes: Vec<Write> = checks.writes.iter().map(|it| it.write.clone()).collect();
+            let checked = checks.writes.iter().filter(|it| it.is_checked);
+            let checked: Vec<String> = checked.map(|it| text(&it.write.key)).collect();
+            let checked = match checked.is_empty() {
+                true => String::new(),
+                false => format!(", checks {}", checked.join(" ")),
+            };
+            let sets = sets(&checks.reads, &writes);
+            format!("{txn}: ran on epoch {}{attempt}, {sets}{checked}", base.0)
+        }
+        Work::InOrder { program: it, footprint } => {
+            let locks = locks(footprint.as_ref());
+            format!("{txn} {}: not run{attempt}, {locks}", program(it))
+        }
     }
 }
 
@@ -257,19 +397,17 @@ pub fn record<P: Transcribed>(record: &Bytes) -> (String, Option<Bytes>) {
     let two_bytes = || u16::from_le_bytes([rest[0], rest[1]]);
     let text = match record[0] {
         1 => return (format!("batch {}", name_of::<P>(&rest)), Some(rest)),
-        2 => format!("agreement: {}", agreement::<P>(&rest)),
+        2 => format!("agreement: {}", P::agreement(&rest)),
         3 => "the record of an epoch".to_owned(),
         4 => format!("the log identity of n{}", two_bytes()),
         5 => "the state from its peers".to_owned(),
         6 => format!("that batches of n{} are discarded", two_bytes()),
-        7 => {
-            let epoch = u64_of(&rest);
-            let fixed: Cut<P::Rules> = postcard::from_bytes(&rest[8..]).expect(COMPLETE);
-            format!("the fixed cut {epoch} {}", cut(&fixed))
-        }
         8 => format!("that fixed cuts from {} on are void", u64_of(&rest)),
         9 => format!("that epoch {} is skipped", u64_of(&rest)),
-        other => panic!("{other} is no kind of a log record"),
+        other => match P::record(other, &rest) {
+            Some(text) => text,
+            None => panic!("{other} is no kind of a log record"),
+        },
     };
     (text, None)
 }
@@ -280,15 +418,15 @@ fn u64_of(bytes: &[u8]) -> u64 {
 
 const COMPLETE: &str = "replicas persist complete records";
 
-/// Changes of the state of agreement.
-fn agreement<P: Transcribed>(bytes: &[u8]) -> String {
-    let records: Vec<Record<Cut<P::Rules>>> = postcard::from_bytes(bytes).expect(COMPLETE);
+/// Changes of the state of agreement. `of` describes a decision with its number.
+fn agreement<E: DeserializeOwned>(bytes: &[u8], of: impl Fn(usize, &E) -> String) -> String {
+    let records: Vec<Record<E>> = postcard::from_bytes(bytes).expect(COMPLETE);
     let texts = records.iter().map(|record| match record {
         Record::Entries { from, entries } => {
-            let cuts = entries.iter().enumerate();
-            let cuts: Vec<_> =
-                cuts.map(|(at, entry)| format!("cut {} {}", from + at + 1, cut(entry))).collect();
-            if cuts.is_empty() { format!("no cuts after {from}") } else { cuts.join(", ") }
+            let entries = entries.iter().enumerate();
+            let entries: Vec<_> =
+                entries.map(|(at, entry)| of(*from as usize + at + 1, entry)).collect();
+            if entries.is_empty() { format!("no cuts after {from}") } else { entries.join(", ") }
         }
         Record::Promise(_) => "a promise".to_owned(),
         Record::AcceptedRound(_) => "the accepted round".to_owned(),
@@ -300,9 +438,6 @@ fn agreement<P: Transcribed>(bytes: &[u8]) -> String {
 
 fn cut<R>(cut: &Cut<R>) -> String {
     let Cut { heads, removed, readmitted, master_term: term, turn, .. } = cut;
-    let nodes = |what: &str, nodes: &[NodeId]| -> String {
-        nodes.iter().map(|node| format!(" {what} {node}")).collect()
-    };
     let term = term.map_or(String::new(), |term| format!(" of a term from txn {}", term.first));
     let turn = turn.map_or(String::new(), |turn| format!(" turn of {turn}"));
     let (removed, readmitted) = (nodes("removes", removed), nodes("readmits", readmitted));
@@ -369,7 +504,7 @@ pub fn mark<P: Transcribed>(name: &str) -> Option<&'static str> {
 
 #[test]
 fn every_mark_that_is_left_out_is_in_a_table() {
-    let all = Minerva::MARKS.iter().chain(Calvin::MARKS);
+    let all = Minerva::MARKS.iter().chain(Calvin::MARKS).chain(GeoGauss::MARKS);
     let all: BTreeSet<&str> = all.map(|mark| mark.when).collect();
     let unknown: Vec<_> = SAID_ANYWAY.iter().filter(|when| !all.contains(*when)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
@@ -378,7 +513,7 @@ fn every_mark_that_is_left_out_is_in_a_table() {
 /// The request for a batch of a source.
 pub fn fetch<P: Transcribed>(source: NodeId, bid: u64) -> P::Message {
     let fetch = streams::Message::Fetch { source, from: Bid(bid), upto: Bid(bid) };
-    inputs::Message::from(fetch).into()
+    P::of_streams(fetch)
 }
 
 /// The report of a master term.
