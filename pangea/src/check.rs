@@ -28,6 +28,7 @@ const PROGRESS_TICK: Duration = Duration::from_millis(250);
 #[command(after_help = "Examples:
   pangea check history.jsonl
   pangea check history.jsonl --model snapshot-isolation
+  pangea check history-of-several-levels.jsonl --model mixed
   record-something | pangea check - --model serializable
   pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
 
@@ -44,14 +45,14 @@ pub struct Arguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Consistency model to check the history against
-    #[arg(long, value_name = "M", default_value_t = Model::StrictSerializable)]
-    #[arg(help = format!("Model to check the history against: {}", models()))]
-    model: Model,
-}
-
-/// Returns the names of all models.
-fn models() -> String {
-    Model::ALL.map(Model::name).join(", ")
+    #[arg(long, value_name = "M")]
+    #[arg(help = format!(
+        "Model to check the history against: {} [default: mixed if a transaction names its level, \
+         otherwise {}]",
+        Model::names(),
+        Model::StrictSerializable
+    ))]
+    model: Option<Model>,
 }
 
 /// Checks a history.
@@ -60,12 +61,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_file(name, arguments.file.clone(), arguments.model)
 }
 
-/// Checks the history in a file and prints the verdict. Messages refer to the history as `name`.
+/// Checks the history in a file and prints the verdict. Without a model, each transaction is held to
+/// the level that it names. Messages refer to the history as `name`.
 ///
 /// # Errors
 /// If the history violates the model, if neither a violation nor a proof was found, or if the file
 /// cannot be read.
-pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failure> {
+pub fn check_file(name: String, file: PathBuf, model: Option<Model>) -> Result<(), Failure> {
     let work = move || {
         let begin = Instant::now();
         let recorded = open_and_read(&file)?;
@@ -73,6 +75,9 @@ pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failu
             let name = file.display();
             return Err(Failure::Usage(format!("{name}: the history has no transactions")));
         }
+        let has_levels = recorded.txns.iter().any(|txn| txn.level.is_some());
+        let usual = if has_levels { Model::Mixed } else { Model::StrictSerializable };
+        let model = model.unwrap_or(usual);
         let checking = spinner("checking");
         let verdict = check(&recorded, model, model.name());
         let weaker = match &verdict {
@@ -80,12 +85,12 @@ pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failu
             _ => None,
         };
         checking.finish_and_clear();
-        Ok((counts(&recorded), verdict, weaker, begin.elapsed()))
+        Ok((counts(&recorded), model, verdict, weaker, begin.elapsed()))
     };
     let Some(done) = unless_interrupted(work)? else {
         return Err(Failure::Interrupted(format!("interrupted before {name} was checked")));
     };
-    let (counts, verdict, weaker, elapsed) = done?;
+    let (counts, model, verdict, weaker, elapsed) = done?;
     say(&format!("{name}: {counts}\n  checked     {model}, in {:.1} s", elapsed.as_secs_f64()))?;
     match verdict {
         Verdict::Holds => say("  verdict     the model holds"),

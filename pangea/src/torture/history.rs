@@ -125,6 +125,7 @@ impl History {
             is_held,
             is_final: false,
             at: None,
+            level: None,
             note: Some(note.into()),
             ops: Vec::new(),
         };

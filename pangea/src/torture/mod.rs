@@ -34,7 +34,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
-use pangea_sim::check::model::Model;
 
 use crate::check::check_file;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
@@ -282,7 +281,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(_) => "the history".to_owned(),
             None => path.display().to_string(),
         };
-        check_file(name, path.clone(), Model::StrictSerializable)
+        check_file(name, path.clone(), None)
     });
     let is_empty = std::fs::metadata(&path).is_ok_and(|file| file.len() == 0);
     if let (Err(Failure::Failed(_)), Some(temporary), false) = (&checked, temporary, is_empty) {

@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use super::graph::{Edge, Graph, Kind};
+use super::model::Model;
 use super::objects::{INITIAL, NOBODY, Object};
 use crate::record::Outcome;
 
@@ -70,8 +71,9 @@ pub fn add_final(facts: &Facts<'_>, graph: &mut Graph) {
 }
 
 /// Adds real-time order with one junction for each end of a transaction. Each end leads to the next
-/// end, and each beginning follows the last end before it, so the number of edges is linear.
-pub fn add_real_time(facts: &Facts<'_>, graph: &mut Graph) {
+/// end, and each beginning follows the last end before it, so the number of edges is linear. Only
+/// the beginnings of those count whose level promises it.
+pub fn add_real_time(facts: &Facts<'_>, model: Model, graph: &mut Graph) {
     let txns = &facts.recorded.txns;
     let is_held = |txn: &u32| {
         let txn = &txns[*txn as usize];
@@ -93,7 +95,8 @@ pub fn add_real_time(facts: &Facts<'_>, graph: &mut Graph) {
         }
         junctions.push(junction);
     }
-    for txn in facts.present().filter(is_held) {
+    let is_promised = |txn: &u32| model.for_level(txns[*txn as usize].level).is_real_time();
+    for txn in facts.present().filter(is_held).filter(is_promised) {
         let begin = txns[txn as usize].begin;
         let ended_before = ends.partition_point(|(end, _)| *end < begin);
         if ended_before > 0 {

@@ -5,13 +5,14 @@ use crate::record::{Class, Name, Op, Outcome, Range, Recorded, Txn};
 
 /// Describes a transaction by its number, client and time.
 pub fn txn(recorded: &Recorded, txn: u32) -> String {
-    let Txn { id, client, begin, end, note, is_final, .. } = &recorded.txns[txn as usize];
+    let Txn { id, client, begin, end, level, note, is_final, .. } = &recorded.txns[txn as usize];
     if *is_final {
         return format!("T{id} (the final state)");
     }
     let note = note.as_ref().map_or(String::new(), |note| format!(", {note}"));
+    let level = level.map_or(String::new(), |level| format!(", {level}"));
     let end = end.map_or("?".to_owned(), |end| end.to_string());
-    format!("T{id} (client {client}{note}, {begin} to {end})")
+    format!("T{id} (client {client}{level}{note}, {begin} to {end})")
 }
 
 /// Formats a list of names.

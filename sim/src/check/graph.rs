@@ -8,6 +8,10 @@
 //! others, each of the first has an edge to the junction and the junction has an edge to each of
 //! the second, which keeps the number of edges small. An edge from a junction that continues the
 //! edges to it has kind [`Kind::On`].
+//!
+//! In a graph of mixed levels, each transaction has its own (`model.rs`).
+
+use pangea_core::guarantee::Isolation;
 
 use crate::record::Name;
 
@@ -54,6 +58,8 @@ pub struct Edge {
 pub struct Graph {
     edges: Vec<Vec<Edge>>,
     txns: usize,
+    /// The level of each transaction, or nothing if all are held to one model.
+    levels: Vec<Isolation>,
 }
 
 /// A path through the graph: each edge with its start.
@@ -63,7 +69,27 @@ impl Graph {
     /// Creates a graph of `txns` transactions.
     pub fn new(txns: usize) -> Self {
         assert!(u32::try_from(2 * txns).is_ok(), "too many transactions");
-        Self { edges: vec![Vec::new(); txns], txns }
+        Self { edges: vec![Vec::new(); txns], txns, levels: Vec::new() }
+    }
+
+    /// Creates a graph of transactions with levels of their own.
+    pub fn mixed(levels: Vec<Isolation>) -> Self {
+        Self { levels: levels.clone(), ..Self::new(levels.len()) }
+    }
+
+    /// Whether the level of a transaction promises an edge from it.
+    pub fn counts(&self, from: u32, kind: Kind) -> bool {
+        match self.levels.get(from as usize) {
+            Some(Isolation::ReadCommitted) => !kind.is_rw(),
+            Some(Isolation::RepeatableRead) => kind != Kind::PredicateRw,
+            Some(Isolation::Snapshot | Isolation::Serializable) | None => true,
+        }
+    }
+
+    /// Whether a rw to a vertex and one from it may belong to different times. If not, a path
+    /// along both counts. A junction hands the question on.
+    pub fn excuses(&self, vertex: u32) -> bool {
+        self.levels.get(vertex as usize).is_none_or(|level| *level == Isolation::Snapshot)
     }
 
     /// Adds a junction and returns it.
@@ -72,10 +98,11 @@ impl Graph {
         self.edges.len() as u32 - 1
     }
 
-    /// Adds an edge. An edge from a vertex to itself is ignored.
+    /// Adds an edge, unless the level of its transaction does not promise it. An edge from a vertex
+    /// to itself is ignored.
     pub fn add(&mut self, from: u32, edge: Edge) {
         assert!((edge.to as usize) < self.edges.len(), "the vertex of the edge exists");
-        if from != edge.to {
+        if from != edge.to && self.counts(from, edge.kind) {
             self.edges[from as usize].push(edge);
         }
     }

@@ -195,7 +195,7 @@ impl<'a> Facts<'a> {
         list: Option<&Reads<'a>>,
         model: Model,
     ) {
-        let authors = &self.authors;
+        let (authors, txns) = (&self.authors, &self.recorded.txns);
         let object = &mut self.objects[at];
         let version = |object: &super::objects::Object, value: &Name| {
             let author = authors[&(object.key, *value)];
@@ -212,6 +212,7 @@ impl<'a> Facts<'a> {
         }
         let end = *known.last().expect("the initial version comes first");
         let is_direct = |read: &ObjectRead| {
+            let model = model.for_level(txns[read.reader as usize].level);
             model != Model::ReadCommitted && read.saw == ReadVersion::Version(end)
         };
         let fork = object.arrange(&known, is_direct);

@@ -73,6 +73,7 @@ impl Observed {
             is_held: false,
             is_final: true,
             at: None,
+            level: None,
             note: None,
             ops,
         });
@@ -128,6 +129,7 @@ fn txn(id: usize, operation: &Operation, real_time: RealTime, ops: Vec<Op>) -> T
         is_held: is_held(operation, real_time),
         is_final: false,
         at: place(operation),
+        level: None,
         note: Some(format!("{:?} at {}", operation.how, operation.node).into()),
         ops,
     }

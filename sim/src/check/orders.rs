@@ -19,6 +19,8 @@
 
 use std::collections::BTreeMap;
 
+use pangea_core::guarantee::Isolation;
+
 use super::certain::{Junctions, add_final, add_real_time, add_segments};
 use super::facts::Facts;
 use super::graph::{Edge, Graph, Kind};
@@ -88,10 +90,15 @@ pub struct Orders<'a> {
 impl<'a> Orders<'a> {
     /// Returns the certain dependencies of a history, and its open questions.
     pub fn new(facts: &'a Facts<'_>, model: Model) -> (Self, Graph) {
-        let mut graph = Graph::new(facts.recorded.txns.len());
+        let txns = &facts.recorded.txns;
+        let level = |txn: &Txn| txn.level.unwrap_or(Isolation::Serializable);
+        let mut graph = match model {
+            Model::Mixed => Graph::mixed(txns.iter().map(level).collect()),
+            _ => Graph::new(txns.len()),
+        };
         let mut orders = Self {
             objects: &facts.objects,
-            txns: &facts.recorded.txns,
+            txns,
             model,
             junctions: Vec::new(),
             ends: vec![Vec::new(); facts.objects.len()],
@@ -128,7 +135,7 @@ impl<'a> Orders<'a> {
         }
         add_final(facts, &mut graph);
         if model.is_real_time() {
-            add_real_time(facts, &mut graph);
+            add_real_time(facts, model, &mut graph);
         }
         (orders, graph)
     }

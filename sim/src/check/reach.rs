@@ -35,15 +35,17 @@ impl<'a> Reach<'a> {
 
     /// Whether an edge would close a cycle that counts.
     pub fn closes(&mut self, from: u32, edge: &Edge) -> bool {
-        let (begin, end) = (self.search.state(from), self.search.state(edge.to));
+        let begin = self.search.state(from);
         // An rw edge counts only if it does not follow another; the others count anywhere.
         let ends: &[u32] = match (self.is_apart, edge.kind.is_rw()) {
             (true, false) => &[begin, begin + 1],
             _ => &[begin],
         };
-        let start = if self.is_apart && edge.kind.is_rw() { end + 1 } else { end };
         assert!(edge.kind != Kind::On, "open edges are between transactions");
-        from != edge.to && self.search.counts(edge.kind) && self.leads(start, ends)
+        if from == edge.to || !self.search.counts(from, edge) {
+            return false;
+        }
+        self.search.step(begin, edge).is_some_and(|start| self.leads(start, ends))
     }
 
     fn leads(&mut self, start: u32, ends: &[u32]) -> bool {

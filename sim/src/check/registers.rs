@@ -2,7 +2,7 @@
 //!
 //! A value identifies its writer but not the version before it. These facts are sound: no version
 //! precedes the initial one. If a transaction read a version and then wrote, its own version
-//! follows directly, under every model that rules out lost updates. A final read saw the last
+//! follows directly, if its level rules out lost updates. A final read saw the last
 //! version. `orders.rs` finds the order that follows from real time and other dependencies.
 
 use super::Violation;
@@ -31,7 +31,9 @@ impl Facts<'_> {
 
     /// Groups versions in segments.
     pub fn arrange_registers(&mut self, model: Model) -> Result<(), Violation> {
-        let is_direct = |read: &ObjectRead| match model {
+        let txns = &self.recorded.txns;
+        let is_direct = |read: &ObjectRead| match model.for_level(txns[read.reader as usize].level)
+        {
             Model::ReadCommitted => false,
             Model::RepeatableRead => !read.is_predicate,
             _ => true,

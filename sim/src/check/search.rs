@@ -2,7 +2,8 @@
 //!
 //! If a rule excludes two adjacent rw edges, each vertex has two states: reached by rw, and reached
 //! otherwise. A cycle of states is a cycle of the graph without two adjacent rw edges, and vice
-//! versa, because a cycle returns to the same state.
+//! versa, because a cycle returns to the same state. A transaction that excuses nothing is in the
+//! second state however it was reached.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -63,9 +64,9 @@ impl<'a> Search<'a> {
         self.graph.from(self.vertex(state))
     }
 
-    /// Whether edges of a kind count at all.
-    pub fn counts(&self, kind: Kind) -> bool {
-        self.rule.has(kind)
+    /// Whether an edge from a vertex counts at all.
+    pub fn counts(&self, from: u32, edge: &Edge) -> bool {
+        self.rule.has(edge.kind) && self.graph.counts(from, edge.kind)
     }
 
     /// Returns the state that an edge leads to from a state, if it counts there.
@@ -76,9 +77,10 @@ impl<'a> Search<'a> {
             return Some(to);
         }
         let after_rw = state % 2;
+        let reached = u32::from(self.graph.excuses(edge.to));
         match edge.kind {
-            Kind::On => Some(to + after_rw),
-            Kind::Rw | Kind::PredicateRw => (after_rw == 0).then_some(to + 1),
+            Kind::On => Some(to + after_rw * reached),
+            Kind::Rw | Kind::PredicateRw => (after_rw == 0).then_some(to + reached),
             Kind::Ww | Kind::Wr | Kind::Rt => Some(to),
         }
     }

@@ -11,6 +11,7 @@ pub mod write;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::hash::{HashMap, HashSet};
 
 /// A key or a value, as in the database. Numbers sort before texts.
@@ -177,6 +178,8 @@ pub struct Txn {
     /// Its position in the order of all transactions as reported by the database, if known. It is
     /// no proof: a checker starts from it to search for an order that reads leave open.
     pub at: Option<i64>,
+    /// Its isolation level, if it names one. Counts only under the model of mixed levels.
+    pub level: Option<Isolation>,
     /// Additional information for violations.
     pub note: Option<Box<str>>,
     /// Its operations in their order. If it is not known to have committed, only the known ones.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, BufRead};
 
+use pangea_core::guarantee::Isolation;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 
@@ -76,7 +77,7 @@ fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malfo
     }
     let parsed: RawTxn =
         serde_json::from_slice(text).map_err(|error| malformed(line, text, &error))?;
-    let RawTxn { client, begin, end, outcome, real_time, r#final, at, note, ops } = parsed;
+    let RawTxn { client, begin, end, outcome, real_time, r#final, at, level, note, ops } = parsed;
     let is_known = outcome == RawOutcome::Committed;
     let ops = ops.into_iter().map(|op| op.named(is_known, names));
     let ops: Result<Vec<Option<Op>>, String> = ops.collect();
@@ -95,6 +96,7 @@ fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malfo
         is_held: real_time,
         is_final: r#final,
         at,
+        level: level.map(|RawLevel(level)| level),
         note,
         ops,
     })
@@ -139,6 +141,8 @@ struct RawTxn {
     #[serde(default)]
     at: Option<i64>,
     #[serde(default)]
+    level: Option<RawLevel>,
+    #[serde(default)]
     note: Option<Box<str>>,
     ops: Vec<RawOp>,
 }
@@ -153,6 +157,19 @@ enum RawOutcome {
     Committed,
     Aborted,
     Unknown,
+}
+
+/// A level by its name on command lines.
+#[derive(Deserialize)]
+#[serde(try_from = "Box<str>")]
+struct RawLevel(Isolation);
+
+impl TryFrom<Box<str>> for RawLevel {
+    type Error = String;
+
+    fn try_from(name: Box<str>) -> Result<Self, String> {
+        name.parse().map(Self)
+    }
 }
 
 #[derive(Deserialize)]

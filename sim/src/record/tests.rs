@@ -12,7 +12,7 @@ const SAMPLE: &str = concat!(
     r#"{"write":{"key":3,"value":"a"}},{"read":{"key":3}}]}"#,
     "\n\n",
     r#"{"client":2,"begin":3,"end":4,"outcome":"committed","real_time":false,"at":7,"#,
-    r#""note":"old","ops":["#,
+    r#""level":"snapshot-isolation","note":"old","ops":["#,
     r#"{"scan":{"from":1,"to":9,"rows":[[3,"a"]]}},{"delete":{"key":3}},"#,
     r#"{"read":{"key":3,"value":null}}]}"#,
     "\n",
@@ -34,6 +34,8 @@ fn what_is_written_is_read_back() {
     assert_eq!(ids, [1, 2, 4, 5], "transactions have the numbers of their lines");
     assert_eq!(first.txns[1].ops.len(), 1, "a read without a value has no constraint");
     assert!(first.txns[3].is_final);
+    assert_eq!(first.txns[2].level, Some(Isolation::Snapshot));
+    assert_eq!(first.txns[3].level, None);
     let mut text = Vec::new();
     write(&first, &mut text).unwrap();
     let again = read(&mut &text[..], &mut |_| {}).unwrap();
@@ -57,6 +59,10 @@ fn what_is_wrong_is_said_with_its_line() {
         (good[..40].to_owned(), &["line 2", "the object is incomplete", "truncated"][..]),
         ("nonsense".to_owned(), &["line 2", "column", "one JSON object for each line"]),
         ("\u{1}".to_owned(), &["line 2"]),
+        (
+            good.replace("{\"client", "{\"level\":\"strict\",\"client"),
+            &["line 2", "unknown isolation level", "snapshot-isolation"],
+        ),
         (good.replace("begin", "start"), &["unknown field `start`", "expected one of", "`begin`"]),
         (good.replace("\"client\":1,", ""), &["missing field `client`"]),
         (good.replace("committed", "done"), &["unknown variant `done`", "`aborted`"]),

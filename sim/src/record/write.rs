@@ -27,7 +27,7 @@ pub fn write_txn(txn: &Txn, names: &Names, output: &mut dyn Write) -> io::Result
 }
 
 fn transaction(txn: &Txn, names: &Names) -> Value {
-    let Txn { client, begin, end, outcome, is_held, is_final, at, note, ops, .. } = txn;
+    let Txn { client, begin, end, outcome, is_held, is_final, at, level, note, ops, .. } = txn;
     let outcome = match outcome {
         Outcome::Committed => "committed",
         Outcome::Aborted => "aborted",
@@ -49,6 +49,9 @@ fn transaction(txn: &Txn, names: &Names) -> Value {
     }
     if let Some(at) = at {
         field("at", json!(at));
+    }
+    if let Some(level) = level {
+        field("level", json!(level.name()));
     }
     if let Some(note) = note {
         field("note", json!(note));

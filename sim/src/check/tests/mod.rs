@@ -19,6 +19,7 @@ fn txn_by_hand() -> Txn {
         is_held: false,
         is_final: false,
         at: None,
+        level: None,
         note: None,
         ops: Vec::new(),
     }

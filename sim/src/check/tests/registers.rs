@@ -11,14 +11,17 @@ const ALL: &[Model] = &Model::ALL;
 const ABOVE_READ_COMMITTED: &[Model] =
     &[RepeatableRead, SnapshotIsolation, Serializable, StrictSerializable];
 
-/// One line of a history: outcome, begin and end, operations.
+/// One line of a history: outcome and level, begin and end, operations.
 type Line<'a> = (&'a str, (i64, i64), &'a str);
 
 fn verdict(lines: &[Line<'_>], model: Model) -> Verdict {
     let line = |(outcome, (begin, end), ops): &Line<'_>| {
         let (outcome, more) = match *outcome {
-            "final" => ("committed", r#""final":true,"#),
-            outcome => (outcome, ""),
+            "final" => ("committed", r#""final":true,"#.to_owned()),
+            outcome => match outcome.split_once(' ') {
+                Some((outcome, level)) => (outcome, format!(r#""level":"{level}","#)),
+                None => (outcome, String::new()),
+            },
         };
         let ops = ops.replace('\n', "");
         let times = format!(r#""begin":{begin},"end":{end}"#);
@@ -242,6 +245,103 @@ fn g_single_a_deleted_row_that_a_scan_still_finds() {
         "it read 11 before it was deleted by T2",
         ABOVE_READ_COMMITTED,
     );
+}
+
+/// Asserts the anomaly of a history of mixed levels, or that there is none. Levels are named by
+/// their first words.
+#[track_caller]
+fn assert_mixed(levels: &[&str], ops: &[&str], anomaly: &str) {
+    let name = |level: &str| match level {
+        "committed" => "committed read-committed",
+        "repeatable" => "committed repeatable-read",
+        "snapshot" => "committed snapshot-isolation",
+        _ => "committed serializable",
+    };
+    let lines: Vec<Line<'_>> = levels
+        .iter()
+        .map(|level| name(level))
+        .zip(ops)
+        .map(|(outcome, ops)| (outcome, (0, 100), *ops))
+        .collect();
+    let found = match verdict(&lines, Model::Mixed) {
+        Verdict::Broken(violation) => violation.anomaly,
+        Verdict::Holds => "",
+        Verdict::Open => "open",
+    };
+    assert_eq!(found, anomaly, "{levels:?}");
+}
+
+#[test]
+fn write_skew_is_excused_where_one_of_the_two_has_the_snapshot_level() {
+    let items = [
+        r#"{"read":{"key":"x","value":null}},{"write":{"key":"y","value":1}}"#,
+        r#"{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}"#,
+    ];
+    let scans = [
+        r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":11,"value":1}}"#,
+        r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":12,"value":2}}"#,
+    ];
+    for (levels, item, scan) in [
+        (["serializable", "serializable"], "G2-item", "G2"),
+        (["serializable", "snapshot"], "", ""),
+        (["snapshot", "snapshot"], "", ""),
+        (["serializable", "repeatable"], "G2-item", ""),
+        (["repeatable", "repeatable"], "G2-item", ""),
+        (["repeatable", "snapshot"], "", ""),
+        (["serializable", "committed"], "", ""),
+    ] {
+        assert_mixed(&levels, &items, item);
+        assert_mixed(&levels, &scans, scan);
+    }
+}
+
+#[test]
+fn an_update_is_lost_by_read_committed_alone() {
+    let ops = [
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":3}}"#,
+    ];
+    assert_mixed(&["committed", "committed", "committed"], &ops, "");
+    assert_mixed(&["committed", "committed", "snapshot"], &ops, "");
+    assert_mixed(&["committed", "repeatable", "snapshot"], &ops, "lost update");
+    let seen = [&ops[..], &[r#"{"read":{"key":"x","value":3}}"#]].concat();
+    assert_mixed(&["committed", "snapshot", "committed", "serializable"], &seen, "");
+}
+
+#[test]
+fn half_of_a_transaction_is_seen_by_read_committed_alone() {
+    let ops = [
+        r#"{"write":{"key":"x","value":1}},{"write":{"key":"y","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"read":{"key":"y","value":null}}"#,
+    ];
+    for reader in ["repeatable", "snapshot", "serializable"] {
+        assert_mixed(&["committed", reader], &ops, "G-single");
+    }
+    assert_mixed(&["serializable", "committed"], &ops, "");
+}
+
+#[test]
+fn real_time_leaves_all_levels_and_enters_those_that_promise_it() {
+    fn lines<'a>(writer: &'a str, reader: &'a str) -> [Line<'a>; 2] {
+        [
+            (writer, (0, 10), r#"{"write":{"key":"x","value":1}}"#),
+            (
+                reader,
+                (20, 30),
+                r#"{"read":{"key":"x","value":null}},{"write":{"key":"y","value":1}}"#,
+            ),
+        ]
+    }
+    let levels = ["read-committed", "repeatable-read", "snapshot-isolation", "serializable"];
+    for writer in levels.map(|level| format!("committed {level}")) {
+        for reader in levels.map(|level| format!("committed {level}")) {
+            let is_broken = reader == "committed serializable";
+            let verdict = verdict(&lines(&writer, &reader), Model::Mixed);
+            assert_eq!(verdict != Verdict::Holds, is_broken, "{writer}, {reader}: {verdict:?}");
+        }
+        assert_ne!(verdict(&lines(&writer, "committed"), Model::Mixed), Verdict::Holds);
+    }
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn is_ruled_out(txns: usize, edges: &Edges, model: Model) -> bool {
             }
             both
         }
-        Model::StrictSerializable => unreachable!("versions have no times"),
+        Model::StrictSerializable | Model::Mixed => unreachable!("versions have no times"),
     })
 }
 

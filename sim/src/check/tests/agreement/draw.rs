@@ -154,6 +154,13 @@ fn add_final(recorded: &mut Recorded, kind: Kind, state: &State) {
     recorded.txns.push(Txn { id, is_final: true, ops, ..super::super::txn_by_hand() });
 }
 
+/// Gives each transaction a level of its own, or none.
+pub fn draw_levels(dice: &mut SimRng, recorded: &mut Recorded) {
+    for txn in recorded.txns.iter_mut().filter(|txn| !txn.is_final) {
+        txn.level = Isolation::ALL.get(dice.index(Isolation::ALL.len() + 1)).copied();
+    }
+}
+
 /// Changes one value that a transaction read.
 pub fn spoil(dice: &mut SimRng, recorded: &mut Recorded) {
     let written = recorded.txns.iter().flat_map(|txn| &txn.ops).filter_map(|op| match op {

@@ -1,11 +1,13 @@
-//! Compares the checker with three exhaustive ones, on small histories that are right, wrong, or
+//! Compares the checker with four exhaustive ones, on small histories that are right, wrong, or
 //! made wrong.
 //!
 //! - [`by_order`] tries every order of transactions: serializable and strictly so, by definition.
 //! - [`by_snapshot`] tries every order of begins and commits: snapshot isolation.
 //! - [`by_version`] tries every order of the versions of every key, and every version that a read
-//!   may have seen, and builds Adya's graph: all models but the strict one.
+//!   may have seen, and builds Adya's graph: all models of one level but the strict one.
+//! - [`by_level`] tries every order of begins and commits, at the level of each transaction.
 
+mod by_level;
 mod by_order;
 mod by_snapshot;
 mod by_version;
@@ -13,13 +15,15 @@ mod draw;
 
 use std::collections::BTreeMap;
 
+use pangea_core::guarantee::Isolation;
+
 use super::{Atom, Name, Outcome, Recorded, Txn};
 use crate::check::model::Model;
 use crate::check::recorded::{Verdict, check};
 use crate::record::write::write;
 use crate::record::{Names, Op, Seen};
 use crate::rng::SimRng;
-use draw::{Kind, drawn, spoil};
+use draw::{Kind, draw_levels, drawn, spoil};
 
 const HISTORIES: u64 = 10_000;
 
@@ -173,6 +177,27 @@ fn agree_by_version(kind: Kind) {
     tallies.iter().for_each(|tally| tally.assert_both(HISTORIES / 20));
 }
 
+/// Checks agreement on mixed levels, and that one level is the same as its model.
+fn agree_by_level(kind: Kind) {
+    let mut mixed = Tally::default();
+    each(kind, |seed, history| {
+        let strict = check(history, Model::StrictSerializable, "agreement") == Verdict::Holds;
+        mixed.assert(seed, history, Model::Mixed, strict);
+        for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot] {
+            history.txns.iter_mut().for_each(|txn| txn.level = Some(level));
+            let alone = check(history, Model::of(level.guarantee()), "agreement");
+            mixed.assert(seed, history, Model::Mixed, alone == Verdict::Holds);
+        }
+    });
+    let mut mixed = Tally::default();
+    each(kind, |seed, history| {
+        draw_levels(&mut SimRng::fork(seed, "levels", 0), history);
+        let is_right = variants(history).iter().any(by_level::has_order);
+        mixed.assert(seed, history, Model::Mixed, is_right);
+    });
+    mixed.assert_both(HISTORIES / 20);
+}
+
 #[test]
 fn lists_agree_with_every_order() {
     agree_by_order(Kind::Lists);
@@ -201,4 +226,19 @@ fn registers_agree_with_every_order_of_versions() {
 #[test]
 fn ranges_agree_with_every_order_of_versions() {
     agree_by_version(Kind::Rows);
+}
+
+#[test]
+fn lists_agree_with_every_order_at_levels_of_their_own() {
+    agree_by_level(Kind::Lists);
+}
+
+#[test]
+fn registers_agree_with_every_order_at_levels_of_their_own() {
+    agree_by_level(Kind::Registers);
+}
+
+#[test]
+fn ranges_agree_with_every_order_at_levels_of_their_own() {
+    agree_by_level(Kind::Rows);
 }
