@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pangea_core::guarantee::Isolation;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::time::Span;
 use pangea_core::workload;
@@ -19,7 +18,8 @@ use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
 use pangea_sim::{
-    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary, record,
+    Extent, FaultKind, Levels, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary,
+    record,
 };
 
 use pangea_sweep::plan_error::unknown;
@@ -91,6 +91,7 @@ const NOT_PREDICTED: [&str; 21] = [
   pangea sim --seed 7
   pangea sim --seed 7 --trace > trace.txt
   pangea sim --seeds 0..1000 --workload bank
+  pangea sim --seeds 0..100 --protocol geogauss --isolation mixed
   pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
@@ -192,9 +193,11 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     memory_bytes: Option<usize>,
     /// Isolation level that clients ask for and that the history is held to: read-committed,
-    /// repeatable-read, snapshot-isolation or serializable. A protocol may give a stronger one
-    #[arg(long, value_name = "L", default_value_t = Settings::default().isolation)]
-    isolation: Isolation,
+    /// repeatable-read, snapshot-isolation or serializable; or several, of which each transaction
+    /// draws one, or mixed for all. A protocol may give a stronger one. With --swarm, in place of
+    /// drawn ones [default: serializable]
+    #[arg(long, value_name = "A,B,C|mixed")]
+    isolation: Option<Levels>,
     /// Operations that must respect real-time order: none; writes and strict reads (writes); or
     /// also read-only transactions (ordered) [default: ordered if the protocol guarantees it with
     /// these settings, otherwise writes]
@@ -308,7 +311,8 @@ impl Arguments {
                 offset_max: Span::from_us(self.clock_offset_us),
                 drift_ppm_max: self.clock_drift_ppm,
             },
-            isolation: self.isolation,
+            isolation: self.isolation.unwrap_or(default.isolation),
+            given_levels: self.isolation.filter(|_| self.swarm),
             real_time: self.real_time.unwrap_or(promised),
             given: self.settings.iter().map(ToString::to_string).collect(),
             #[cfg(feature = "planted")]
@@ -389,8 +393,7 @@ fn simulate(
     let plan = move |seed| match settings.is_drawn {
         true => {
             let (drawn, options) = drawer.drawn_beside(seed, &options);
-            let Settings { lines, planted, given, .. } = settings.clone();
-            (Settings { lines, planted, given, ..drawn }, options)
+            (settings.beside_drawn(drawn), options)
         }
         false => (Settings { seed, ..settings.clone() }, fixed.clone()),
     };

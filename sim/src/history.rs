@@ -1,5 +1,6 @@
 //! The operations of clients and their results.
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::time::Timestamp;
 use pangea_core::txn::Abort;
@@ -60,6 +61,8 @@ pub struct Operation {
     pub node: NodeId,
     /// The path on which it runs.
     pub how: CallKind,
+    /// The isolation level that it is granted.
+    pub level: Isolation,
     /// The procedure call.
     pub call: Call,
     /// The time at which the client invoked it.

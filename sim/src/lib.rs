@@ -24,6 +24,7 @@ pub mod clock;
 pub mod disk;
 pub mod faults;
 pub mod history;
+pub mod levels;
 pub mod master_terms;
 mod panic_capture;
 pub mod predict;
@@ -41,6 +42,7 @@ pub mod world;
 use pangea_core::protocol::Protocol;
 
 pub use faults::FaultKind;
+pub use levels::Levels;
 pub use report::Report;
 pub use scenario::Scenario;
 pub use settings::{RealTime, Settings};

@@ -95,7 +95,7 @@ impl Scenario {
             one_way_ms: Some(one_way_ms),
             clock_offset_us: Some(settings.clocks.offset_max.us),
             clock_drift_ppm: Some(settings.clocks.drift_ppm_max),
-            isolation: Some(settings.isolation.name().to_owned()),
+            isolation: Some(settings.isolation.to_string()),
             real_time: Some(settings.real_time.name().to_owned()),
             rules: settings.rules.clone(),
         };

@@ -13,6 +13,7 @@ use pangea_core::workload::{self, InvalidSettings, Workload};
 
 use crate::clock::ClockBounds;
 use crate::faults::{FaultKind, Rule};
+use crate::levels::Levels;
 use crate::rng::SimRng;
 use crate::trace::Lines;
 
@@ -65,9 +66,12 @@ pub struct Settings {
     pub one_way: Option<Vec<Vec<u64>>>,
     /// Bounds on the error of clocks.
     pub clocks: ClockBounds,
-    /// The isolation level that clients ask for. Histories are held to it.
-    pub isolation: Isolation,
-    /// The transactions for which the checker requires real-time order, at the serializable level.
+    /// The isolation levels that clients ask for. Each transaction is held to its own.
+    pub isolation: Levels,
+    /// The levels that were given for a run whose other settings are drawn.
+    pub given_levels: Option<Levels>,
+    /// The transactions for which the checker requires real-time order. It leaves those of all
+    /// levels, and enters those that only read and those of the serializable level.
     pub real_time: RealTime,
     /// The protocol settings that were given, in the form of `--set`; the replay command repeats
     /// them.
@@ -143,7 +147,8 @@ impl Default for Settings {
             one_way_max: Span::from_ms(75),
             one_way: None,
             clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
-            isolation: Isolation::Serializable,
+            isolation: Isolation::Serializable.into(),
+            given_levels: None,
             real_time: RealTime::Writes,
             given: Vec::new(),
             planted: None,
@@ -197,6 +202,24 @@ impl Settings {
             one_way_max: Span::from_ms(one_way_max),
             memory_bytes: drawn_memory(seed),
             ..Self::default()
+        }
+    }
+
+    /// Returns drawn settings with those of these that are given for drawn runs, too.
+    ///
+    /// # Panics
+    /// If the drawn workload does not exist.
+    #[must_use]
+    pub fn beside_drawn(&self, drawn: Self) -> Self {
+        let workload = drawn.workload().expect("drawn workloads are known");
+        let given = self.given_levels.map(|levels| levels.for_workload(&workload));
+        Self {
+            isolation: given.unwrap_or(drawn.isolation),
+            given_levels: self.given_levels,
+            lines: self.lines,
+            planted: self.planted,
+            given: self.given.clone(),
+            ..drawn
         }
     }
 
@@ -266,7 +289,9 @@ impl Settings {
             write!(f, "--planted {bug} ")?;
         }
         if self.is_drawn {
-            return write!(f, "--swarm --seed {seed}");
+            write!(f, "--swarm --seed {seed}")?;
+            let levels = &mut self.given_levels.iter();
+            return levels.try_for_each(|levels| write!(f, " --isolation {levels}"));
         }
         if let Some(file) = &self.scenario {
             return write!(f, "--seed {seed} --scenario {file}");
@@ -283,7 +308,7 @@ impl Settings {
         write!(f, " --one-way-ms {}", self.one_way_max.us / 1_000)?;
         write!(f, " --clock-offset-us {}", self.clocks.offset_max.us)?;
         write!(f, " --clock-drift-ppm {}", self.clocks.drift_ppm_max)?;
-        if self.isolation != Isolation::Serializable {
+        if self.isolation != Isolation::Serializable.into() {
             write!(f, " --isolation {}", self.isolation)?;
         }
         write!(f, " --real-time {}", self.real_time.name())?;

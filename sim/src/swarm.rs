@@ -11,6 +11,7 @@ use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::{Mark, Protocol};
 
 use crate::check::Violation;
+use crate::levels::Levels;
 use crate::report::{Counts, Report, wrapped};
 use crate::rng::SimRng;
 use crate::settings::{RealTime, Settings};
@@ -88,17 +89,20 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
     let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
     let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
-    let isolation = drawn_level::<P>(seed, &drawn, &options);
+    let isolation = drawn_levels::<P>(seed, &drawn, &options);
     (Settings { nodes, shards, isolation, real_time, ..drawn }, options)
 }
 
-/// Draws a level that the protocol offers and at which the workload's conditions hold.
-fn drawn_level<P: Protocol>(seed: u64, drawn: &Settings, options: &P::Options) -> Isolation {
+/// Draws a level that the protocol offers and at which the workload's conditions hold, or all of
+/// them.
+fn drawn_levels<P: Protocol>(seed: u64, drawn: &Settings, options: &P::Options) -> Levels {
     let workload = drawn.workload().expect("drawn workloads are known");
     let weakest = workload.weakest_level();
     let offered = P::isolations(options).offered();
     let enough: Vec<Isolation> = offered.filter(|level| *level >= weakest).collect();
-    enough[SimRng::fork(seed, "isolation", 0).index(enough.len())]
+    let at = SimRng::fork(seed, "isolation", 0).index(enough.len() + 1);
+    let one = enough.get(at).map(|level| Levels::from(*level));
+    one.or_else(|| Levels::of(enough.into_iter())).expect("the strongest level is enough")
 }
 
 /// Combines drawn and given settings. If they are incompatible, one drawn setting is reset to its

@@ -47,6 +47,7 @@ mod tests {
     use super::*;
     use crate::history::CallKind;
     use pangea_core::codec::Writer;
+    use pangea_core::guarantee::Isolation;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
     use pangea_core::workload::{Call, Settings};
@@ -67,8 +68,9 @@ mod tests {
         let end = End::Read { version: SnapshotVersion(1), result };
         let invoked = Timestamp::default();
         let (node, how) = (NodeId(0), CallKind::Snapshot);
-        let ended = Some(invoked);
-        History { operations: vec![Operation { client: 0, node, how, call, invoked, ended, end }] }
+        let (level, ended) = (Isolation::Serializable, Some(invoked));
+        let audit = Operation { client: 0, node, how, level, call, invoked, ended, end };
+        History { operations: vec![audit] }
     }
 
     /// Bank workload, seed 2610 with clients that work for 100 ms: a full stop rolled a node back

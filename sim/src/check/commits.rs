@@ -58,6 +58,7 @@ pub fn check_rows(
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::guarantee::Isolation;
     use pangea_core::ids::{NodeId, SnapshotVersion};
     use pangea_core::time::Timestamp;
     use pangea_core::workload::{Call, Settings, model::Model};
@@ -68,7 +69,8 @@ mod tests {
     fn operation(label: &'static str, end: End) -> Operation {
         let call = Call { procedure: "p", args: Default::default(), label, is_read_only: false };
         let (invoked, node, how) = (Timestamp::default(), NodeId(0), CallKind::Ordered);
-        Operation { client: 0, node, how, call, invoked, ended: Some(invoked), end }
+        let level = Isolation::Serializable;
+        Operation { client: 0, node, how, level, call, invoked, ended: Some(invoked), end }
     }
 
     fn committed(sequence: u64) -> End {

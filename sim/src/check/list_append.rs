@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::hash::HashMap;
 use pangea_core::key::KeyRange;
 use pangea_core::workload::list_append::{LISTS, Op as Called, decode_key, decode_list};
@@ -16,7 +17,7 @@ use pangea_core::workload::{Reach, Rows};
 use super::observed::{Observed, ended, number};
 use super::{Violation, explain};
 use crate::history::{History, Operation};
-use crate::record::{Name, Names, Op, Recorded, Seen};
+use crate::record::{Name, Names, Op, Recorded, Seen, Txn};
 use crate::settings::RealTime;
 
 /// The checker's name in violations.
@@ -131,12 +132,14 @@ impl Observed {
     }
 }
 
-/// Removes the reads of lists that did not exist. Transactions read lists by scans, so at
-/// repeatable read a list that they did not find may have appeared before they commit.
+/// Removes the reads of lists that did not exist by transactions of repeatable read. Transactions
+/// read lists by scans, so at that level a list that they did not find may have appeared before they
+/// commit.
 pub fn forget_missing_lists(observed: &mut Observed) {
     let is_missing =
         |op: &Op| matches!(op, Op::Read { seen: Seen::List(values), .. } if values.is_empty());
-    for txn in observed.recorded.txns.iter_mut().filter(|txn| !txn.is_final) {
+    let is_held_to_items = |txn: &&mut Txn| txn.level == Some(Isolation::RepeatableRead);
+    for txn in observed.recorded.txns.iter_mut().filter(is_held_to_items) {
         txn.ops.retain(|op| !is_missing(op));
     }
 }

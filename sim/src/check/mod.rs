@@ -33,7 +33,6 @@ mod search;
 
 use std::fmt;
 
-use pangea_core::guarantee::Isolation;
 use pangea_core::workload::{Rows, Workload};
 
 use crate::history::History;
@@ -84,24 +83,24 @@ pub struct Checked {
     pub is_open: bool,
 }
 
-/// Checks a workload's history, given the final state of the database. Clients asked for the
-/// isolation level; at the serializable level, `real_time` says which transactions must appear to
-/// take place between their start and their end.
+/// Checks a workload's history, given the final state of the database. `real_time` says which
+/// transactions must appear to take place between their start and their end, as far as their levels
+/// promise it.
 pub fn history(
     workload: &Workload,
     history: &History,
     end: &dyn Rows,
-    (isolation, real_time): (Isolation, RealTime),
+    real_time: RealTime,
 ) -> Checked {
     let observed = match observe(workload, history, Some(end), real_time) {
         Ok(observed) => observed,
         Err(violation) => return Checked { violation: Some(violation), ..Checked::default() },
     };
     if let Some(mut observed) = observed {
-        if let (Workload::ListAppend(_), Isolation::RepeatableRead) = (workload, isolation) {
+        if let Workload::ListAppend(_) = workload {
             list_append::forget_missing_lists(&mut observed);
         }
-        let (is_open, verdict) = hold(&observed, isolation, workload.name());
+        let (is_open, verdict) = hold(&observed, workload.name());
         let recorded = Some(observed.recorded);
         return Checked { recorded, violation: verdict.err(), is_open };
     }
@@ -134,17 +133,11 @@ pub fn observe(
     }
 }
 
-/// Checks a history against the model of an isolation level, and returns whether the verdict is
-/// open. At the serializable level, real-time order applies to transactions with `is_held`.
-fn hold(
-    observed: &Observed,
-    isolation: Isolation,
-    checker: &'static str,
-) -> (bool, Result<(), Violation>) {
-    let model = match isolation {
-        Isolation::Serializable => Model::StrictSerializable,
-        weaker => Model::of(weaker.guarantee()),
-    };
+/// Checks each transaction of a history against its level, and returns whether the verdict is open.
+/// Real-time order applies to transactions with `is_held`.
+fn hold(observed: &Observed, checker: &'static str) -> (bool, Result<(), Violation>) {
+    let is_mixed = observed.recorded.txns.iter().any(|txn| txn.level.is_some());
+    let model = if is_mixed { Model::Mixed } else { Model::StrictSerializable };
     let verdict = recorded::check(&observed.recorded, model, checker);
     let is_open = verdict == Verdict::Open;
     let verdict = verdict.into_result();

@@ -4,6 +4,8 @@
 //! is checked like any other (`recorded.rs`). The simulator knows more than clients do: the version
 //! that contains each transaction's writes, and the version that a reader of a snapshot saw.
 
+use pangea_core::guarantee::Isolation;
+
 use super::Violation;
 use crate::history::{CallKind, End, History, Operation};
 use crate::record::{Atom, Names, Op, Outcome, Recorded, Txn};
@@ -129,7 +131,7 @@ fn txn(id: usize, operation: &Operation, real_time: RealTime, ops: Vec<Op>) -> T
         is_held: is_held(operation, real_time),
         is_final: false,
         at: place(operation),
-        level: None,
+        level: level(operation),
         note: Some(format!("{:?} at {}", operation.how, operation.node).into()),
         ops,
     }
@@ -143,6 +145,13 @@ fn place(operation: &Operation) -> Option<i64> {
         End::Read { version, .. } => Some(2 * version.0 as i64 + 1),
         _ => None,
     }
+}
+
+/// Returns the level that an operation is held to, if it is not the strictest. A call that only reads
+/// sees one snapshot at every level, which is serializable as it is.
+fn level(operation: &Operation) -> Option<Isolation> {
+    let is_strictest = operation.level == Isolation::Serializable || operation.call.is_read_only;
+    (!is_strictest).then_some(operation.level)
 }
 
 /// Whether real-time order applies to an operation.

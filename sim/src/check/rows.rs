@@ -250,7 +250,8 @@ mod tests {
         let call = Call { procedure: "registers", args, label: "write", is_read_only: false };
         let (invoked, node) = (Timestamp::default(), NodeId(0));
         let ended = (end != End::Ambiguous).then_some(invoked);
-        Operation { client: 0, node, how: CallKind::Ordered, call, invoked, ended, end }
+        let (how, level) = (CallKind::Ordered, Isolation::Serializable);
+        Operation { client: 0, node, how, level, call, invoked, ended, end }
     }
 
     fn committed(version: u64, found: &[&[(u64, u64)]]) -> End {
@@ -265,8 +266,7 @@ mod tests {
     fn found(operations: Vec<Operation>, end: &Model) -> Result<(), (&'static str, String)> {
         let history = History { operations };
         let observed = observe(&registers(), &history, Some(end), RealTime::Writes);
-        let checked = observed
-            .and_then(|observed| super::super::hold(&observed, Isolation::Serializable, "test").1);
+        let checked = observed.and_then(|observed| super::super::hold(&observed, "test").1);
         checked.map_err(|violation| (violation.anomaly, violation.story))
     }
 

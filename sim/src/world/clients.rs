@@ -124,7 +124,8 @@ impl<P: Protocol> World<P> {
         for (index, call) in self.workload.load_calls().into_iter().enumerate() {
             let node = NodeId((index % self.nodes.len()) as u16);
             let loader = self.clients.loader();
-            let op = self.invoke(loader, node, CallKind::Ordered, call);
+            let level = self.levels.strongest();
+            let op = self.invoke(loader, node, (CallKind::Ordered, level), call);
             self.submit(op);
         }
     }
@@ -174,11 +175,12 @@ impl<P: Protocol> World<P> {
             // A session would read only one shard.
             _ => CallKind::Ordered,
         };
+        let level = self.levels.draw(&mut client.dice);
         let roams = client.dice.chance(if client.was_refused { 500 } else { 30 });
         let node = if roams { NodeId(client.dice.index(nodes) as u16) } else { client.home };
         let delay = client.dice.delay(LOCAL_US);
         let patience = client.dice.between(PATIENCE_US.0, PATIENCE_US.1);
-        let op = self.invoke(index, node, how, call);
+        let op = self.invoke(index, node, (how, level), call);
         self.clients.list[index].waits_for = Some(op);
         let reached = self.now + Span::from_us(delay);
         self.queue.push(reached, Event::Client(ClientEvent::Reached { op }));
@@ -186,15 +188,21 @@ impl<P: Protocol> World<P> {
         self.queue.push(impatient, Event::Client(ClientEvent::Patience { client: index, op }));
     }
 
-    fn invoke(&mut self, client: usize, node: NodeId, how: CallKind, call: Call) -> OpId {
+    fn invoke(
+        &mut self,
+        client: usize,
+        node: NodeId,
+        (how, level): (CallKind, Isolation),
+        call: Call,
+    ) -> OpId {
         self.clients.open += 1;
-        let operation =
-            Operation { client, node, how, call, invoked: self.now, ended: None, end: End::Open };
+        let (invoked, ended, end) = (self.now, None, End::Open);
+        let operation = Operation { client, node, how, level, call, invoked, ended, end };
         let op = self.history.invoke(operation);
         let numbers = [op.0 as u64, u64::from(node.0)];
         let call = &self.history[op].call;
         self.trace.event(self.now, AtClient(client), "invoke", numbers, || {
-            format!("{how:?} {} at {node}", call.label)
+            format!("{how:?} {} at {node}, {level}", call.label)
         });
         op
     }
@@ -219,15 +227,7 @@ impl<P: Protocol> World<P> {
 
     fn submit(&mut self, op: OpId) {
         let program = self.program(op);
-        self.submit_request(op, Request::Commit(program, self.level()));
-    }
-
-    /// The level of the clients' transactions: the weakest that the protocol offers and that is as
-    /// strong as the one they ask for.
-    pub(super) fn level(&self) -> Isolation {
-        let offered = P::isolations(&self.options);
-        let granted = offered.granted(self.settings.isolation);
-        granted.expect("the settings are of this protocol")
+        self.submit_request(op, Request::Commit(program, self.history[op].level));
     }
 
     fn submit_request(&mut self, op: OpId, request: Request) {
@@ -316,7 +316,7 @@ impl<P: Protocol> World<P> {
                 let is_written = |table, key: &Key| {
                     writes.iter().any(|write| (write.table, &write.key) == (table, key))
                 };
-                let reads = checked_reads(self.level(), reads, guards, is_written);
+                let reads = checked_reads(self.history[op].level, reads, guards, is_written);
                 let certified = Certified { reads, writes, at, timeline };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
@@ -359,7 +359,7 @@ impl<P: Protocol> World<P> {
         }
         let certified = self.clients.prepared[&op].certified.clone();
         let program = Program::Certified(certified);
-        self.submit_request(op, Request::Commit(program, self.level()));
+        self.submit_request(op, Request::Commit(program, self.history[op].level));
     }
 
     /// Checks that a pinned snapshot is unchanged, despite later writes and garbage collection.

@@ -48,6 +48,7 @@ use pangea_core::workload::{self, Workload};
 use crate::check::{self, Violation};
 use crate::disk::Rows;
 use crate::history::History;
+use crate::levels::Levels;
 use crate::record::Recorded;
 use crate::report::{Counts, Report};
 use crate::rng::SimRng;
@@ -120,6 +121,9 @@ enum Phase {
 pub struct World<P: Protocol> {
     settings: Settings,
     options: P::Options,
+    /// The levels of the clients' transactions: the weakest that the protocol offers and that are as
+    /// strong as those they ask for.
+    levels: Levels,
     topology: Arc<Topology>,
     registry: Arc<Registry>,
     workload: Workload,
@@ -159,10 +163,10 @@ impl<P: Protocol> World<P> {
             }
             topology = topology.divided(workload.partitions(settings.shards));
         }
-        if P::isolations(options).granted(settings.isolation).is_none() {
+        let Some(levels) = settings.isolation.granted(P::isolations(options)) else {
             let (name, level) = (P::NAME, settings.isolation);
             return Err(format!("protocol {name:?} does not offer {level} with these settings"));
-        }
+        };
         P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
@@ -170,6 +174,7 @@ impl<P: Protocol> World<P> {
         let mut world = Self {
             settings: settings.clone(),
             options: options.clone(),
+            levels,
             registry: programs::registry_of(0, settings),
             now: Timestamp::default(),
             phase: Phase::Loading,
@@ -255,9 +260,9 @@ impl<P: Protocol> World<P> {
             stores.iter().map(|store| workload::Snapshot::new(store, at)).collect();
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
-        let promised = (self.level(), self.settings.real_time);
+        let real_time = self.settings.real_time;
         let kept = self.master_terms.surviving_history(&self.history);
-        let checked = check::history(&self.workload, &kept, &rows, promised);
+        let checked = check::history(&self.workload, &kept, &rows, real_time);
         let sound = self.check_end(&kept, &rows);
         self.recorded = checked.recorded;
         self.counts.undecided += u64::from(checked.is_open);

@@ -138,6 +138,7 @@ pub(super) fn check(begun: &[Timestamp], kept: &History, rows: &dyn Rows) -> Res
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::guarantee::Isolation;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::key::KeyRange;
     use pangea_core::txn::Visit;
@@ -201,6 +202,7 @@ mod tests {
             client: 0,
             node: NodeId(0),
             how: CallKind::Ordered,
+            level: Isolation::Serializable,
             call,
             invoked: at(1),
             ended: Some(at(5)),

@@ -19,7 +19,7 @@ pub fn settings(seed: u64, workload: &str) -> Settings {
 /// Settings and options that are drawn from the seed.
 pub fn drawn(seed: u64) -> (Settings, Options) {
     let dice = &mut fastrand::Rng::with_seed(seed);
-    let isolation = Isolation::ALL[dice.usize(..4)];
+    let isolation = Isolation::ALL[dice.usize(..4)].into();
     let workload = WORKLOADS[dice.usize(..WORKLOADS.len())];
     let settings = Settings {
         isolation,

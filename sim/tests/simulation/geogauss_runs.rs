@@ -22,7 +22,8 @@ fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
         for workload in ["list-append", "bank", "ranges", "register"] {
             for seed in 1_000..1_006 {
                 let faults = FaultKind::ALL.to_vec();
-                let settings = Settings { isolation, faults, ..settings(seed, workload) };
+                let settings =
+                    Settings { isolation: isolation.into(), faults, ..settings(seed, workload) };
                 let report = clean::<GeoGauss>(&settings, &Options::default());
                 marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
             }
@@ -46,7 +47,7 @@ fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
     for isolation in Isolation::ALL {
         for workload in ["list-append", "bank", "ranges", "long-fork", "smallbank", "tpcc"] {
             for seed in 1_000..1_003 {
-                let settings = Settings { isolation, ..settings(seed, workload) };
+                let settings = Settings { isolation: isolation.into(), ..settings(seed, workload) };
                 clean::<GeoGauss>(&settings, &Options::default());
             }
         }
@@ -60,7 +61,8 @@ fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
         let options = Options { merge, conflicts, ..Options::default() };
         for isolation in Isolation::ALL {
             for workload in ["list-append", "bank"] {
-                let settings = Settings { isolation, ..settings(1_000, workload) };
+                let settings =
+                    Settings { isolation: isolation.into(), ..settings(1_000, workload) };
                 clean::<GeoGauss>(&settings, &options);
             }
         }
@@ -119,7 +121,7 @@ fn transactions_of_a_node_that_write_the_same_rows_are_chained() {
 fn write_skew_is_possible_at_the_snapshot_level() {
     let skewed = |seed| {
         let isolation = Isolation::Snapshot;
-        let settings = Settings { isolation, ..settings(seed, "write-skew") };
+        let settings = Settings { isolation: isolation.into(), ..settings(seed, "write-skew") };
         let Report { violation, recorded, .. } =
             run::<GeoGauss>(&settings, &Options::default()).unwrap();
         assert_eq!(violation, None);

@@ -4,7 +4,6 @@ use super::*;
 use crate::check::list_append::{self, Lists};
 use crate::check::observed::{Observed, Versions};
 use crate::record::Outcome::{Aborted, Committed, Unknown};
-use pangea_core::guarantee::Isolation;
 
 /// An operation of a transaction on lists.
 #[derive(Clone, Debug)]
@@ -42,7 +41,7 @@ fn found(observed: &Observed, lists: &[(u64, &[u64])]) -> Result<(), (&'static s
     let lists: Lists = lists.iter().map(|(list, values)| (*list, values.to_vec())).collect();
     let mut observed = observed.clone();
     observed.add_final_lists(&lists, 1_000_000);
-    let (_, held) = crate::check::hold(&observed, Isolation::Serializable, "list-append");
+    let (_, held) = crate::check::hold(&observed, "list-append");
     held.map_err(|violation| (violation.anomaly, violation.story))
 }
 
