@@ -133,8 +133,8 @@ impl Observed {
 }
 
 /// Removes the reads of lists that did not exist by transactions of repeatable read. Transactions
-/// read lists by scans, so at that level a list that they did not find may have appeared before they
-/// commit.
+/// read lists by scans, so at that level a list that they did not find may have appeared before
+/// they commit.
 pub fn forget_missing_lists(observed: &mut Observed) {
     let is_missing =
         |op: &Op| matches!(op, Op::Read { seen: Seen::List(values), .. } if values.is_empty());

@@ -147,8 +147,8 @@ fn place(operation: &Operation) -> Option<i64> {
     }
 }
 
-/// Returns the level that an operation is held to, if it is not the strictest. A call that only reads
-/// sees one snapshot at every level, which is serializable as it is.
+/// Returns the level that an operation is held to, if it is not the strictest. A call that only
+/// reads sees one snapshot at every level, which is serializable as it is.
 fn level(operation: &Operation) -> Option<Isolation> {
     let is_strictest = operation.level == Isolation::Serializable || operation.call.is_read_only;
     (!is_strictest).then_some(operation.level)

@@ -121,8 +121,8 @@ enum Phase {
 pub struct World<P: Protocol> {
     settings: Settings,
     options: P::Options,
-    /// The levels of the clients' transactions: the weakest that the protocol offers and that are as
-    /// strong as those they ask for.
+    /// The levels of the clients' transactions: the weakest that the protocol offers and that are
+    /// as strong as those they ask for.
     levels: Levels,
     topology: Arc<Topology>,
     registry: Arc<Registry>,
