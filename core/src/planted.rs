@@ -167,6 +167,7 @@ bugs! {
     ValidatedAtOrigin, "validated-at-origin", "Reads are validated at their origin alone.";
     DeletionForgotten, "deletion-forgotten", "A row that was deleted counts as unchanged.";
     RangesNotMet, "ranges-not-met", "Writes of the same epoch to a range are not noticed.";
+    GuardsSkipped, "guards-skipped", "Below serializable, guards are not checked.";
     CertifiedOnNewest, "certified-on-newest",
         "An interactive transaction's writes are checked against a newer snapshot.";
     LoserStopsClaiming, "loser-stops-claiming",

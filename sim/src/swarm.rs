@@ -64,6 +64,11 @@ pub struct Summary {
 /// Called after each run with the findings so far, and with the run's report if it failed.
 pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
 
+/// Workloads with increments of one statement, and with references.
+const OF_LEVELS: [&str; 2] = ["calvin-micro", "references"];
+/// The part of the seeds that have one of them.
+const OF_LEVELS_PER_MILLE: u64 = 150;
+
 /// Shard counts to draw from, if the protocol supports partitioned tables.
 const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
 
@@ -89,8 +94,21 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
     let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
     let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
+    let workload = drawn_workload::<P>(seed, &drawn, &options);
+    let drawn = Settings { workload, ..drawn };
     let isolation = drawn_levels::<P>(seed, &drawn, &options);
     (Settings { nodes, shards, isolation, real_time, ..drawn }, options)
+}
+
+/// Replaces the workload of some seeds by one with conditions that weak levels could violate, if
+/// the protocol offers several levels.
+fn drawn_workload<P: Protocol>(seed: u64, drawn: &Settings, options: &P::Options) -> String {
+    let mut dice = SimRng::fork(seed, "workload", 0);
+    let has_levels = P::isolations(options).offered().count() > 1;
+    match has_levels && dice.chance(OF_LEVELS_PER_MILLE) {
+        true => OF_LEVELS[dice.index(OF_LEVELS.len())].to_owned(),
+        false => drawn.workload.clone(),
+    }
 }
 
 /// Draws a level that the protocol offers and at which the workload's conditions hold, or all of

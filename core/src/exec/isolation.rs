@@ -14,6 +14,7 @@ use crate::guarantee::Isolation;
 use crate::hash::HashSet;
 use crate::ids::TableId;
 use crate::key::Key;
+use crate::mutate;
 use crate::txn::{PointRead, ReadSet};
 
 /// The reads that must be current when a transaction of this level commits, from all of its reads,
@@ -30,7 +31,7 @@ pub fn checked_reads(
         Isolation::Snapshot => ReadSet::default(),
         Isolation::Serializable => return reads,
     };
-    checked.append(guards);
+    mutate!(GuardsSkipped: checked.append(guards) => ());
     checked
 }
 

@@ -3,8 +3,9 @@
 //! Every row contains the form in which it was written. The schema contains the current form of
 //! rows and whether there is an index. A transaction that writes a row reads the schema, and
 //! maintains the index if there is one. A schema change rewrites all rows, or creates or drops the
-//! index, concurrently with writers. In a serializable database no transaction ever sees half of a
-//! change, or an index that does not match its table.
+//! index, concurrently with writers. No transaction ever sees half of a change, or an index that does
+//! not match its table. Below the serializable level, that takes [guards](crate::txn::Guards), as SQL
+//! has them: a writer depends on the schema that it has read, and a schema change on all rows.
 //!
 //! | mix | transactions |
 //! |---|---|
@@ -22,7 +23,6 @@ use super::definition::{Definition, Facts, Generate};
 use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::guarantee::Isolation;
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
@@ -201,11 +201,6 @@ impl Definition for Catalog {
 impl Facts for Catalog {
     fn name(&self) -> &'static str {
         self.mix.name()
-    }
-
-    /// Rows and indexes follow the definition of the table, which their transactions only read.
-    fn weakest_level(&self) -> Isolation {
-        Isolation::Serializable
     }
 
     fn is_of_histories(&self) -> bool {
@@ -403,6 +398,9 @@ impl Run {
         let value = value.ok_or_else(none)?;
         let mut picture = CatalogSnapshot::default();
         picture.take_schema(&[], &value).map_err(malformed)?;
+        if let Some(guards) = cx.guards() {
+            guards.row(SCHEMA, &schema_key())?;
+        }
         Ok(picture.schema.unwrap_or_default())
     }
 
@@ -430,6 +428,10 @@ impl Run {
     fn alter(cx: &mut dyn Context, op: Op) -> Result<(), Stop> {
         let (form, has_index) = Self::schema(cx)?;
         let CatalogSnapshot { rows, entries, .. } = Self::see(cx)?;
+        if let Some(guards) = cx.guards() {
+            guards.range(ROWS, &KeyRange::all())?;
+            guards.range(INDEX, &KeyRange::all())?;
+        }
         let (form, has_index) = match op {
             Op::SwitchIndex => (form, !has_index),
             _ => (form + 1, has_index),

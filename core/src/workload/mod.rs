@@ -32,6 +32,7 @@
 //! | [`registers`] | 59 | `registers` |
 //! | [`catalog`] | 37 to 39 | `catalog`, `catalog_load` |
 //! | [`counters`] | 58 | `counters`, `counters_load` |
+//! | [`references`] | 32, 57 | `references` |
 //! | [`smallbank`] | 33 to 36 | `smallbank`, `smallbank_load` |
 //!
 //! Table numbers are below 64, so that they take one byte in every encoded write.
@@ -65,6 +66,7 @@ mod definition;
 pub mod list_append;
 pub mod model;
 mod reach;
+pub mod references;
 pub mod registers;
 pub mod rng;
 pub mod smallbank;
@@ -214,6 +216,8 @@ workloads! {
     Registers(registers::Registers),
     /// A table with an index, whose schema changes.
     Catalog(catalog::Catalog),
+    /// Parents, and children that exist only beside theirs.
+    References(references::References),
 }
 
 /// Size and skew of a workload. Each workload uses only its own settings.
@@ -234,7 +238,7 @@ pub struct Settings {
     /// TPC-C: whether remote warehouses are in the terminal's own region, so that regions never
     /// conflict.
     pub own_region: bool,
-    /// List-append: lists in use at a time. Registers, index and ddl: rows.
+    /// List-append: lists in use at a time. Registers, index and ddl: rows. References: parents.
     pub lists: u32,
     /// Bank: number of accounts.
     pub accounts: u32,

@@ -258,7 +258,12 @@ impl<P: Protocol> World<P> {
         let pin = store.pin();
         let overlay = Overlay::new();
         let program = self.program(op);
-        let run = optimistic::run(&self.registry, &program, store, pin.version(), &overlay);
+        // As sessions do: the strictest level checks all reads and needs no guards.
+        let run = match self.history[op].level {
+            Isolation::Serializable => optimistic::run,
+            _ => optimistic::run_guarded,
+        };
+        let run = run(&self.registry, &program, store, pin.version(), &overlay);
         (pin, run)
     }
 

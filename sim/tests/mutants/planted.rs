@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pangea_core::guarantee::Isolation;
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Checkpoints};
@@ -85,13 +86,15 @@ enum Profile {
     CutOff,
     /// A node is cut off until it is removed, and has nothing to wait for. For GeoGauss.
     LeftIdle,
+    /// Parents and children, below the serializable level. For GeoGauss.
+    References,
     /// Everything is drawn from the seed. For GeoGauss.
     Drawn,
 }
 
 impl Profile {
     /// Those of GeoGauss.
-    const OF_GEOGAUSS: [Self; 3] = [Self::Drawn, Self::CutOff, Self::LeftIdle];
+    const OF_GEOGAUSS: [Self; 4] = [Self::Drawn, Self::CutOff, Self::LeftIdle, Self::References];
 
     /// Those of the other protocols.
     const ALL: [Self; 23] = [
@@ -129,6 +132,7 @@ impl Profile {
             | Bug::EpochReopened => &[Self::CutOff],
             Bug::EofOfNewerView => &[Self::CutOff, Self::Drawn],
             Bug::FreshWithoutAsking => &[Self::LeftIdle],
+            Bug::GuardsSkipped => &[Self::References],
             _ if OF_GEOGAUSS.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
@@ -255,7 +259,9 @@ impl Profile {
             Self::Severed => (kinds::severed(any), Options::default()),
             Self::Upgraded => (kinds::upgraded(any), small),
             Self::Killed => (kinds::killed(any), small),
-            Self::CutOff | Self::LeftIdle | Self::Drawn => (self.of_geogauss(seed), small),
+            Self::CutOff | Self::LeftIdle | Self::References | Self::Drawn => {
+                (self.of_geogauss(seed), small)
+            }
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }
@@ -274,6 +280,13 @@ impl Profile {
                 let rules = Some(kinds::left_idle(seed));
                 let (duration, one_way_max) = (Span::from_ms(9_000), Span::from_ms(1));
                 Settings { rules, duration, one_way_max, lists: 2, ..any }
+            }
+            Self::References => {
+                let weaker =
+                    [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot];
+                let isolation = weaker[(seed % 3) as usize].into();
+                let workload = "references".to_owned();
+                Settings { workload, isolation, clients_per_node: 6, ..any }
             }
             _ => geogauss_drawn::drawn(seed).0,
         }

@@ -4,10 +4,15 @@ use pangea_core::guarantee::Isolation;
 use pangea_protocols::geogauss::{Conflicts, Execution, GeoGauss, MergeRule, Options};
 use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::check;
-use pangea_sim::{FaultKind, Report, Settings, run};
+use pangea_sim::{FaultKind, Levels, Report, Settings, run};
 
 use crate::geogauss_drawn::{drawn, settings};
 use crate::runs::clean;
+
+/// Each level, and all of them in one run.
+fn all_levels() -> impl Iterator<Item = Levels> {
+    Isolation::ALL.into_iter().map(Levels::from).chain([Levels::MIXED])
+}
 
 #[test]
 fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
@@ -18,12 +23,11 @@ fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
         "geogauss.joined",
     ]
     .map(|mark| (mark, 0));
-    for isolation in Isolation::ALL {
-        for workload in ["list-append", "bank", "ranges", "register"] {
+    for isolation in all_levels() {
+        for workload in ["list-append", "bank", "ranges", "register", "references"] {
             for seed in 1_000..1_006 {
                 let faults = FaultKind::ALL.to_vec();
-                let settings =
-                    Settings { isolation: isolation.into(), faults, ..settings(seed, workload) };
+                let settings = Settings { isolation, faults, ..settings(seed, workload) };
                 let report = clean::<GeoGauss>(&settings, &Options::default());
                 marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
             }
@@ -44,10 +48,21 @@ fn geogauss_is_serializable_where_all_transactions_are() {
 /// Histories are held to the level that their transactions have asked for.
 #[test]
 fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
-    for isolation in Isolation::ALL {
-        for workload in ["list-append", "bank", "ranges", "long-fork", "smallbank", "tpcc"] {
+    const WORKLOADS: [&str; 9] = [
+        "list-append",
+        "bank",
+        "ranges",
+        "long-fork",
+        "smallbank",
+        "tpcc",
+        "calvin-micro",
+        "references",
+        "ddl",
+    ];
+    for isolation in all_levels() {
+        for workload in WORKLOADS {
             for seed in 1_000..1_003 {
-                let settings = Settings { isolation: isolation.into(), ..settings(seed, workload) };
+                let settings = Settings { isolation, ..settings(seed, workload) };
                 clean::<GeoGauss>(&settings, &Options::default());
             }
         }
@@ -59,10 +74,9 @@ fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
     let merge = MergeRule::Claims;
     for conflicts in [Conflicts::Retry, Conflicts::Abort] {
         let options = Options { merge, conflicts, ..Options::default() };
-        for isolation in Isolation::ALL {
+        for isolation in all_levels() {
             for workload in ["list-append", "bank"] {
-                let settings =
-                    Settings { isolation: isolation.into(), ..settings(1_000, workload) };
+                let settings = Settings { isolation, ..settings(1_000, workload) };
                 clean::<GeoGauss>(&settings, &options);
             }
         }

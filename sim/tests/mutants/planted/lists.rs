@@ -45,6 +45,7 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::ValidatedAtOrigin,
     Bug::DeletionForgotten,
     Bug::RangesNotMet,
+    Bug::GuardsSkipped,
     Bug::CertifiedOnNewest,
     Bug::LoserStopsClaiming,
     Bug::TieByArrival,
