@@ -61,8 +61,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_file(name, arguments.file.clone(), arguments.model)
 }
 
-/// Checks the history in a file and prints the verdict. Without a model, each transaction is held to
-/// the level that it names. Messages refer to the history as `name`.
+/// Checks the history in a file and prints the verdict. Without a model, each transaction is held
+/// to the level that it names. Messages refer to the history as `name`.
 ///
 /// # Errors
 /// If the history violates the model, if neither a violation nor a proof was found, or if the file

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pangea_core::guarantee::{Guarantee, TortureSetting};
+use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
@@ -131,6 +131,17 @@ impl WithProtocol for GuaranteeOf<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         Ok(P::guarantee(&parse_options::<P>(self.0)?))
+    }
+}
+
+/// The isolation levels that a protocol offers with these settings.
+pub struct OfferedLevels<'a>(pub &'a toml::Table);
+
+impl WithProtocol for OfferedLevels<'_> {
+    type Output = Result<Isolations, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        Ok(P::isolations(&parse_options::<P>(self.0)?))
     }
 }
 

@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use pangea_core::guarantee::Isolation;
+use pangea_sim::Levels;
 use pangea_sim::record::Outcome;
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
 use super::history::{Attempt, History};
+use super::levels;
 use super::work::{Found, Numbers, Step, Work};
 use crate::failure::Failure;
 
@@ -46,6 +49,8 @@ struct Shared {
     places: Vec<Place>,
     /// The index of the first place that clients use.
     first: usize,
+    /// The isolation levels of sessions.
+    levels: Levels,
     numbers: Numbers,
     /// The next client number.
     clients: AtomicU64,
@@ -70,13 +75,14 @@ impl Clients {
     pub fn start(
         history: &Arc<History>,
         (places, first): (&[Place], usize),
-        each: usize,
+        (each, levels): (usize, Levels),
         seed: u64,
     ) -> Self {
         let shared = Arc::new(Shared {
             history: history.clone(),
             places: places.to_vec(),
             first,
+            levels,
             numbers: Numbers::default(),
             clients: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
@@ -219,6 +225,7 @@ struct Session {
     /// The description of the client in reports.
     note: String,
     is_strict: bool,
+    level: Isolation,
 }
 
 impl Runner {
@@ -239,20 +246,19 @@ impl Runner {
         }
     }
 
-    async fn open(&self) -> Option<Session> {
+    async fn open(&mut self) -> Option<Session> {
+        let all: Vec<Isolation> = self.shared.levels.all().collect();
+        let level = all[self.rng.usize(..all.len())];
         let Place { region, sql } = &self.shared.places[self.at];
         let reads = if self.is_strict { "strict" } else { "snapshot" };
         let timeout_ms = if self.is_impatient { STATEMENT_TIMEOUT_MS } else { 0 };
         let mut sql = sql.clone();
-        // The history is held to that level, whatever the protocol's default is.
-        sql.options(format!(
-            "-c reads={reads} -c statement_timeout={timeout_ms} \
-             -c default_transaction_isolation=serializable"
-        ));
+        sql.options(format!("-c reads={reads} -c statement_timeout={timeout_ms}"));
         // The node does not accept connections now.
         let (client, connection) = sql.connect(NoTls).await.ok()?;
         // The client sees how the connection ends.
         tokio::spawn(connection);
+        client.batch_execute(&levels::statement(level)).await.ok()?;
         let number = self.shared.clients.fetch_add(1, Ordering::Relaxed);
         self.shared.history.on_client(number, self.at);
         Some(Session {
@@ -260,6 +266,7 @@ impl Runner {
             number,
             note: format!("{region}, {reads}"),
             is_strict: self.is_strict,
+            level,
         })
     }
 
@@ -364,6 +371,7 @@ impl Session {
     fn begin(&self, shared: &Shared, work: &Work) -> Attempt {
         // A transaction that only reads from a snapshot may see an older state.
         let is_held = self.is_strict || work.is_write();
-        shared.history.begin(self.number, &self.note, is_held)
+        let level = levels::held_to(self.level, work);
+        shared.history.begin(self.number, &self.note, (is_held, level))
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use pangea_core::guarantee::Isolation;
 use pangea_sim::record::write::write_txn;
 use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
 
@@ -68,6 +69,13 @@ pub struct Counts {
     pub unknown: u64,
 }
 
+/// The increments of one counter by the outcome of their transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Increments {
+    pub committed: i64,
+    pub unknown: i64,
+}
+
 /// A history that is being recorded.
 pub struct History {
     /// The common clock of all clients.
@@ -82,6 +90,8 @@ struct Sink {
     counts: Counts,
     /// The keys that any client tried to write.
     attempted: BTreeSet<Key>,
+    /// The increments of each counter, which are no part of the history.
+    increments: BTreeMap<i64, Increments>,
     /// The nodes of clients.
     nodes: BTreeMap<u64, usize>,
     /// The first write error.
@@ -95,6 +105,7 @@ impl History {
             output: BufWriter::new(file),
             counts: Counts::default(),
             attempted: BTreeSet::new(),
+            increments: BTreeMap::new(),
             nodes: BTreeMap::new(),
             error: None,
         };
@@ -114,8 +125,14 @@ impl History {
     }
 
     /// Begins a transaction of a client. `note` appears in reports. If `is_held` is set, the
-    /// checker requires the real-time order of this transaction.
-    pub fn begin(self: &Arc<Self>, client: u64, note: &str, is_held: bool) -> Attempt {
+    /// checker requires the real-time order of this transaction. `level` is the one that it is held
+    /// to, if not the strictest.
+    pub fn begin(
+        self: &Arc<Self>,
+        client: u64,
+        note: &str,
+        (is_held, level): (bool, Option<Isolation>),
+    ) -> Attempt {
         let txn = Txn {
             id: 0,
             client: Atom::Number(i64::try_from(client).expect("clients are counted from 0")),
@@ -125,17 +142,24 @@ impl History {
             is_held,
             is_final: false,
             at: None,
-            level: None,
+            level,
             note: Some(note.into()),
             ops: Vec::new(),
         };
         let history = Arc::clone(self);
-        Attempt { history, names: Names::default(), txn, attempted: Vec::new(), has_ended: false }
+        Attempt {
+            history,
+            names: Names::default(),
+            txn,
+            attempted: Vec::new(),
+            incremented: Vec::new(),
+            has_ended: false,
+        }
     }
 
     /// Records a transaction that has ended or was abandoned.
     fn record(&self, attempt: &mut Attempt) {
-        let Attempt { names, txn, attempted, .. } = attempt;
+        let Attempt { names, txn, attempted, incremented, .. } = attempt;
         let mut sink = self.sink();
         let Sink { output, counts, error, .. } = &mut *sink;
         match txn.outcome {
@@ -147,6 +171,14 @@ impl History {
             *error = write_txn(txn, names, output).err();
         }
         sink.attempted.extend(attempted.drain(..));
+        for counter in incremented.drain(..) {
+            let increments = sink.increments.entry(counter).or_default();
+            match attempt.txn.outcome {
+                Outcome::Committed => increments.committed += 1,
+                Outcome::Unknown => increments.unknown += 1,
+                Outcome::Aborted => {}
+            }
+        }
     }
 
     /// The numbers of transactions by outcome.
@@ -157,6 +189,11 @@ impl History {
     /// The keys that any client tried to write.
     pub fn attempted(&self) -> BTreeSet<Key> {
         self.sink().attempted.clone()
+    }
+
+    /// The increments of each counter that was incremented.
+    pub fn increments(&self) -> BTreeMap<i64, Increments> {
+        self.sink().increments.clone()
     }
 
     /// Records the node of a client.
@@ -196,6 +233,8 @@ pub struct Attempt {
     names: Names,
     txn: Txn,
     attempted: Vec<Key>,
+    /// The counters that it incremented.
+    incremented: Vec<i64>,
     has_ended: bool,
 }
 
@@ -252,6 +291,11 @@ impl Attempt {
     pub fn delete(&mut self, key: Key) {
         let key = self.written(key);
         self.txn.ops.push(Op::Delete { key });
+    }
+
+    /// Records the increment of a counter by one.
+    pub fn increment(&mut self, counter: i64) {
+        self.incremented.push(counter);
     }
 
     /// Records the read of a register or row.
@@ -328,7 +372,7 @@ mod tests {
     }
 
     fn begin(history: &Arc<History>) -> Attempt {
-        history.begin(1, "here", true)
+        history.begin(1, "here", (true, None))
     }
 
     fn appended(history: &Arc<History>, value: i64) -> Attempt {

@@ -11,7 +11,7 @@ use pangea_sim::record::Outcome;
 use tokio_postgres::{Client, Error, NoTls};
 
 use super::clients::Place;
-use super::history::{Attempt, History, Key};
+use super::history::{Attempt, History, Increments, Key};
 use crate::cluster::replicas;
 use crate::failure::Failure;
 
@@ -66,13 +66,66 @@ pub async fn read_all(history: &Arc<History>, places: &[Place]) -> Result<(), Fa
         let kinds =
             attempted.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b));
         for keys in kinds.flat_map(|keys| keys.chunks(ROWS_PER_READ)) {
-            let mut attempt = history.begin(number, &format!("{}, final", place.region), true);
+            let mut attempt =
+                history.begin(number, &format!("{}, final", place.region), (true, None));
             attempt.is_final();
             in_time(place, async |client| read(client, keys, &mut attempt).await).await?;
             attempt.end(Outcome::Committed);
         }
     }
     Ok(())
+}
+
+/// Compares the counters with the increments of all transactions: none may be lost, and none may be
+/// there twice. If a failover `may_lose` acknowledged ones, it only compares what is too much.
+/// Returns the number of increments, for the report.
+///
+/// # Errors
+/// If a region does not respond, or a counter is wrong.
+pub async fn count_increments(
+    history: &History,
+    places: &[Place],
+    may_lose: bool,
+) -> Result<String, Failure> {
+    let mut counters = BTreeMap::new();
+    let select = "select id, n from counters";
+    let read = async |client: &Client| {
+        client.batch_execute("set reads = strict").await?;
+        for row in client.query(select, &[]).await? {
+            counters.insert(row.try_get(0)?, row.try_get(1)?);
+        }
+        Ok(())
+    };
+    in_time(&places[0], read).await?;
+    check_counters(&history.increments(), &counters, may_lose).map_err(Failure::Failed)
+}
+
+fn check_counters(
+    increments: &BTreeMap<i64, Increments>,
+    counters: &BTreeMap<i64, i64>,
+    may_lose: bool,
+) -> Result<String, String> {
+    let (mut committed, mut unknown) = (0, 0);
+    for (counter, found) in counters {
+        let made = increments.get(counter).copied().unwrap_or_default();
+        let least = if may_lose { 0 } else { made.committed };
+        if !(least..=made.committed + made.unknown).contains(found) {
+            return Err(format!(
+                "check failed: counter {counter} is {found}, but {} increments were acknowledged, \
+                 and {} more may have committed",
+                made.committed, made.unknown
+            ));
+        }
+        (committed, unknown) = (committed + made.committed, unknown + made.unknown);
+    }
+    let missing = increments.keys().find(|counter| !counters.contains_key(counter));
+    match missing {
+        Some(counter) => Err(format!("check failed: counter {counter} is missing")),
+        None => {
+            let verdict = if may_lose { "is there twice" } else { "is lost" };
+            Ok(format!("{committed}, and {unknown} of unknown outcome; none {verdict}"))
+        }
+    }
 }
 
 /// Reads the rows of one table from the first of these keys to the last, including unexpected rows
@@ -139,4 +192,24 @@ async fn in_time(
         let words = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
         Failure::failed(region, words)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_has_all_acknowledged_increments_and_no_more_than_all() {
+        let made = BTreeMap::from([(1, Increments { committed: 5, unknown: 2 })]);
+        let check = |found: &[(i64, i64)], may_lose| {
+            check_counters(&made, &found.iter().copied().collect(), may_lose)
+        };
+        for (found, is_right, may_be_lost) in [(4, false, true), (5, true, true), (7, true, true)] {
+            assert_eq!(check(&[(1, found), (2, 0)], false).is_ok(), is_right, "{found}");
+            assert_eq!(check(&[(1, found)], true).is_ok(), may_be_lost, "{found}");
+        }
+        for found in [&[(1, 8)][..], &[(1, 5), (2, 1)], &[(2, 0)]] {
+            assert!(check(found, false).is_err() && check(found, true).is_err(), "{found:?}");
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //! before the end, so that every operation can finish.
 //!
 //! - [`work`]: the clients' transactions, as SQL;
+//! - [`levels`]: the isolation levels of sessions;
 //! - [`clients`]: the clients, and the meaning of errors;
 //! - [`history`]: the record of operations and results, in the format of docs/HISTORY.md;
 //! - [`nemesis`]: the faults;
@@ -22,6 +23,7 @@ mod clients;
 mod failovers;
 mod history;
 mod last;
+mod levels;
 mod nemesis;
 mod work;
 
@@ -34,6 +36,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
+use pangea_sim::Levels;
 
 use crate::check::check_file;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
@@ -66,6 +69,7 @@ const LOG_SEGMENT_BYTES: u64 = 128 << 10;
   pangea torture --secs 600 --seed 7 --history run.jsonl
   pangea torture --faults kill,pause --regions us-east,eu-west,ap-northeast
   pangea torture --protocol calvin --partitions 2 --rtt 20
+  pangea torture --protocol geogauss --isolation mixed
   pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
 
 The nodes run as processes on this machine, with their files in a temporary directory that is
@@ -73,6 +77,8 @@ removed at the end. Clients in every region append to lists, write registers, an
 scan rows, as autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. At the
 end all faults are healed, every region must commit, all replicas must be identical, and the results
 that clients saw must be strictly serializable, except that snapshot reads may return past states.
+Transactions of weaker isolation levels are held to their own level, and lose no increment that one
+statement makes.
 With settings that may lose acknowledged transactions at a failover, such as
 calvin.replication=asynchronous, these have an unknown outcome if the nodes' logs show that another
 master replaced theirs; all others must survive.
@@ -124,6 +130,11 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
+    /// Isolation level of the clients' sessions: read-committed, snapshot-isolation or
+    /// serializable; or several, of which each session draws one, or mixed for all [default: drawn
+    /// from the seed, of those that the protocol offers]
+    #[arg(long, value_name = "A,B,C|mixed")]
+    isolation: Option<Levels>,
     /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -243,6 +254,8 @@ impl Arguments {
 /// Runs the torture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
+    let levels =
+        levels::of_sessions(arguments.isolation, (&plan.protocol, &plan.options), arguments.seed)?;
     check_flips(&plan, &faults)?;
     let programs = arguments.programs()?;
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
@@ -266,7 +279,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let place =
         DataLocation::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
     let work = async |cluster: &mut Cluster| {
-        torture(arguments, cluster, (&faults, programs), &history).await
+        torture((arguments, levels), cluster, (&faults, programs), &history).await
     };
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that are still waiting for a response are dropped with the runtime.
@@ -313,7 +326,7 @@ fn keep(path: &Path, temporary: tempfile::TempPath) {
 /// Runs everything and returns the report. With settings that may lose acknowledged transactions,
 /// also returns which of them may be lost.
 async fn torture(
-    arguments: &Arguments,
+    (arguments, levels): (&Arguments, Levels),
     cluster: &mut Cluster,
     (faults, programs): (&[Fault], Programs),
     history: &Arc<History>,
@@ -324,7 +337,7 @@ async fn torture(
 
     let each = usize::try_from(arguments.clients).expect("few clients");
     let used = first_used(faults);
-    let clients = Clients::start(history, (&places, used), each, arguments.seed);
+    let clients = Clients::start(history, (&places, used), (each, levels), arguments.seed);
     let (began, length) = (Instant::now(), Duration::from_secs(arguments.secs));
     let bar = bar(arguments.secs);
     let tell = |what: &str| {
@@ -355,6 +368,7 @@ async fn torture(
     checkpoints.look();
     let counts = history.counts();
     last::read_all(history, &places).await?;
+    let increments = last::count_increments(history, &places, may_lose).await?;
     let last_reads = history.counts().committed - counts.committed;
     if counts.committed == 0 {
         return Err(Failure::Failed("nothing was committed".to_owned()));
@@ -362,10 +376,10 @@ async fn torture(
     let discards = failovers.map(|failovers| failovers.discards(history)).transpose()?;
     let nodes = places.len();
     let summary = format!(
-        "{} over {nodes} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} \
-         committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints \
-         {}\n  replicas    identical at {version}, digest {digest}; everything was read again, by \
-         {last_reads} transactions",
+        "{} over {nodes} nodes, {} s, seed {}\n  isolation   {levels}\n  faults      {done}\n  \
+         clients     {}: {} committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  \
+         checkpoints {}\n  replicas    identical at {version}, digest {digest}; everything was read \
+         again, by {last_reads} transactions\n  increments  {increments}",
         cluster.plan.protocol,
         arguments.secs,
         arguments.seed,

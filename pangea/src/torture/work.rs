@@ -7,6 +7,7 @@
 //! | `rows` | a row that is inserted and deleted | INSERT, DELETE |
 //! | `marks` | a transaction that deleted | INSERT, with the DELETE |
 //! | `every` | a list | an UPDATE of all of them, which replicas run again when they restart |
+//! | `counters` | a counter | `n = n + 1`; they are no part of the history, but are counted |
 //!
 //! Few keys are in use at a time, so that clients conflict. They are replaced by others over time,
 //! so that lists and the histories of each key stay short.
@@ -25,7 +26,9 @@ pub const SCHEMA: &str = "
     create table rows (id bigint primary key, v bigint not null);
     create table marks (id bigint primary key, v bigint not null);
     create table every (id bigint primary key, items text not null);
-    insert into every values (1, ''), (2, ''), (3, '')";
+    insert into every values (1, ''), (2, ''), (3, '');
+    create table counters (id bigint primary key, n bigint not null);
+    insert into counters values (1, 0), (2, 0), (3, 0)";
 
 /// Lists in use at a time.
 const LISTS: i64 = 6;
@@ -33,6 +36,8 @@ const LISTS: i64 = 6;
 const REGISTERS: i64 = 5;
 /// Lists that are always appended to together.
 const EVERY: std::ops::RangeInclusive<i64> = 1..=3;
+/// Counters.
+const COUNTERS: std::ops::RangeInclusive<i64> = 1..=3;
 /// Rows that may exist at a time.
 const ROWS: i64 = 16;
 /// After this number of transactions, one list and one register are replaced, and all rows are.
@@ -72,6 +77,7 @@ pub enum Step {
     ReadRegister { register: i64 },
     Insert { row: i64 },
     Delete { row: i64 },
+    Increment { counter: i64 },
     Scan { from: i64, to: i64 },
 }
 
@@ -117,7 +123,8 @@ impl Step {
         let first = period * ROWS;
         let row = first + rng.i64(0..ROWS);
         match rng.u32(0..100) {
-            0..22 => Self::Append { list },
+            0..19 => Self::Append { list },
+            19..22 => Self::Increment { counter: rng.i64(COUNTERS) },
             22..34 => Self::ReadList { list },
             34..42 => Self::ReadLists { from: period, to: period + LISTS },
             42..56 => Self::Swap { register },
@@ -139,7 +146,8 @@ impl Step {
             | Self::Swap { .. }
             | Self::Overwrite { .. }
             | Self::Insert { .. }
-            | Self::Delete { .. } => true,
+            | Self::Delete { .. }
+            | Self::Increment { .. } => true,
             Self::ReadEvery
             | Self::ReadList { .. }
             | Self::ReadLists { .. }
@@ -172,6 +180,12 @@ impl Step {
                 Ok(Found::Something)
             }
             Self::Delete { row } => delete(client, numbers, attempt, row).await,
+            Self::Increment { counter } => {
+                attempt.increment(counter);
+                let update = "update counters set n = n + 1 where id = $1";
+                client.execute(update, &[&counter]).await?;
+                Ok(Found::Something)
+            }
             Self::ReadList { list } => {
                 read_lists(client, attempt, list, list + 1).await.map(|()| Found::Something)
             }
