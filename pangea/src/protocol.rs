@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
+use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
@@ -142,6 +142,33 @@ impl WithProtocol for OfferedLevels<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         Ok(P::isolations(&parse_options::<P>(self.0)?))
+    }
+}
+
+/// Makes a level the default of a protocol that has these settings, by its setting `isolation`.
+/// Returns the settings, and the level that transactions get.
+pub struct AtLevel<'a>(pub &'a toml::Table, pub Isolation);
+
+impl WithProtocol for AtLevel<'_> {
+    type Output = Result<(toml::Table, Isolation), Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let Self(options, wanted) = self;
+        let default_level = |options: &toml::Table| -> Result<Isolation, Failure> {
+            Ok(P::isolations(&parse_options::<P>(options)?).default_level())
+        };
+        let offered = P::isolations(&parse_options::<P>(options)?);
+        let granted = offered.granted(wanted).ok_or_else(|| {
+            let name = P::NAME;
+            Failure::Usage(format!("{name} does not offer {wanted} with these settings"))
+        })?;
+        let mut options = options.clone();
+        if default_level(&options)? != granted {
+            let level = toml::Value::try_from(granted).expect("levels can be written as TOML");
+            options.insert("isolation".to_owned(), level);
+            assert_eq!(default_level(&options)?, granted, "the setting determines the default");
+        }
+        Ok((options, granted))
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pangea_baselines::{Baseline, Kind, Options};
+use pangea_core::guarantee::Isolation;
 use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 
@@ -153,8 +154,14 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<Options, Failure> {
         }
     };
     let isolation = match arguments.isolation {
-        None | Some(super::Isolation::ReadCommitted) => pangea_baselines::Isolation::ReadCommitted,
-        Some(super::Isolation::Serializable) => pangea_baselines::Isolation::Serializable,
+        None | Some(Isolation::ReadCommitted) => pangea_baselines::Isolation::ReadCommitted,
+        Some(Isolation::Serializable) => pangea_baselines::Isolation::Serializable,
+        Some(level) => {
+            let message = format!(
+                "--isolation {level}: with --baseline, expected read-committed or serializable"
+            );
+            return Err(Failure::Usage(message));
+        }
     };
     Ok(Options {
         durability,

@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::guarantee::Isolation;
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_core::workload::{self, Workload};
 use pangea_node::config::Tuning;
@@ -50,7 +51,7 @@ use pangea_node::log::Durability;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
-use crate::protocol::{Setting, options_table, partitioned_names};
+use crate::protocol::{AtLevel, Setting, options_table, partitioned_names, with_protocol};
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use faults::Fault;
@@ -85,6 +86,7 @@ const RATE_MAX: f64 = 1e6;
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --baseline etcd --fault kill:region-3@5+5
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
   pangea bench --protocol calvin --partitions 2 --workload calvin-micro --remote 10
+  pangea bench --protocol geogauss --isolation snapshot-isolation --workload tpcc-nopay
   pangea bench sweep plans/quick.toml
 
 The nodes run as processes on this machine, with their files in a temporary directory that is
@@ -107,8 +109,10 @@ pub struct Arguments {
     #[arg(conflicts_with_all = ["stages", "cores", "memory_mb", "cold_latency_ms"])]
     #[arg(conflicts_with_all = ["mark_checkpoints"])]
     baseline: Option<pangea_baselines::Kind>,
-    /// Isolation level of transactions with --baseline postgres [default: read-committed]
-    #[arg(long, value_name = "LEVEL", value_enum, requires = "baseline")]
+    /// Isolation level of transactions: read-committed, repeatable-read, snapshot-isolation or
+    /// serializable. A protocol may give a stronger one [default: the protocol's own]. With
+    /// --baseline postgres: read-committed or serializable [default: read-committed]
+    #[arg(long, value_name = "LEVEL")]
     isolation: Option<Isolation>,
     /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
@@ -235,15 +239,6 @@ pub enum Via {
     Process,
 }
 
-/// The isolation level of transactions.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    /// Each statement sees all commits before it.
-    ReadCommitted,
-    /// The result is equivalent to some serial order.
-    Serializable,
-}
-
 impl Arguments {
     /// Returns the requested cluster.
     ///
@@ -279,7 +274,7 @@ impl Arguments {
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
         let plan = Plan {
-            options: options_table(protocol, &self.settings)?,
+            options: self.options()?.0,
             jitter_ms: self.jitter,
             durability: self.durability,
             is_metered: self.stages,
@@ -294,6 +289,21 @@ impl Arguments {
         plan.check()?;
         faults::check(&self.faults, &plan, self.secs)?;
         process::check(self, plan)
+    }
+
+    /// Returns the settings of the protocol, and the isolation level if one was asked for.
+    ///
+    /// # Errors
+    /// If the protocol has no such setting, or offers no such level.
+    pub fn options(&self) -> Result<(toml::Table, Option<Isolation>), Failure> {
+        let options = options_table(&self.protocol, &self.settings)?;
+        let Some(wanted) = self.isolation else { return Ok((options, None)) };
+        let at_level = with_protocol(&self.protocol, AtLevel(&options, wanted))?;
+        let (options, granted) = at_level.map_err(|failure| match failure {
+            Failure::Usage(message) => Failure::Usage(format!("--isolation {wanted}: {message}")),
+            other => other,
+        })?;
+        Ok((options, Some(granted)))
     }
 
     /// Checks all options and returns the placement of the servers, Pangea's or a baseline's.
@@ -355,8 +365,10 @@ impl Arguments {
         let sizes = self.sizes.in_words(self.names().0);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
+        let level = self.isolation.map(|level| format!("--isolation {level} "));
+        let level = level.unwrap_or_default();
         format!(
-            "{rtt}{via}{rate}--clients {clients} --secs {secs} {sizes}{}",
+            "{rtt}{via}{level}{rate}--clients {clients} --secs {secs} {sizes}{}",
             set.collect::<String>()
         )
     }

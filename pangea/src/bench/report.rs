@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use pangea_core::guarantee::Isolation;
 use serde::Serialize;
 
 use super::check::Checked;
@@ -223,7 +224,7 @@ impl Settings {
             workload: workload.to_owned(),
             protocol: plan.protocol.clone(),
             is_peer: arguments.baseline.is_some(),
-            isolation: arguments.isolation.map(|level| format!("{level:?}")),
+            isolation: granted_level(arguments).map(|level| level.to_string()),
             set: arguments.settings.iter().map(ToString::to_string).collect(),
             regions: plan.regions.clone(),
             partitions: plan.shards(),
@@ -244,6 +245,14 @@ impl Settings {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             seed: arguments.seed,
         }
+    }
+}
+
+/// The level that transactions get, if one was asked for.
+fn granted_level(arguments: &Arguments) -> Option<Isolation> {
+    match arguments.baseline {
+        Some(_) => arguments.isolation,
+        None => arguments.options().expect("the options were checked before the run").1,
     }
 }
 
@@ -344,7 +353,8 @@ pub(super) fn count(many: usize, thing: &str) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_parts(f)?;
-        let Settings { workload, protocol, clients, rtt_ms_max, .. } = &self.settings;
+        let Settings { workload, protocol, clients, rtt_ms_max, isolation, .. } = &self.settings;
+        let level = isolation.as_ref().map_or(String::new(), |level| format!(" at {level}"));
         let joined = |parts: Vec<String>| {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
         };
@@ -401,7 +411,7 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "{workload} on {protocol}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms \
+            "{workload} on {protocol}{level}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms \
              ({}, {rtt_ms_max} ms, {load})",
             self.throughput_per_sec,
             self.latency_ms.p50,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pangea_baselines::Kind;
-use pangea_core::guarantee::Guarantee;
+use pangea_core::guarantee::{Guarantee, Isolation};
 use pangea_core::workload::{self, Commits};
 use tokio_postgres::Config;
 
@@ -150,7 +150,7 @@ pub(super) async fn theirs(
     let address = baseline.address(0);
     config.host(address.ip().to_string()).port(address.port());
     config.user(pangea_baselines::postgres::NAME).dbname(pangea_baselines::postgres::NAME);
-    if arguments.isolation == Some(super::Isolation::Serializable) {
+    if arguments.isolation == Some(Isolation::Serializable) {
         config.options("-c default_transaction_isolation=serializable");
     }
     let work = Work::new(arguments, script, &plan.regions, vec![config; plan.regions.len()]);

@@ -301,7 +301,7 @@ fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
         ("--baseline mysql --workload ycsb-a", "unknown baseline"),
         ("--baseline etcd --workload ycsb-a --rtt 50", "add --lab"),
         ("--baseline etcd --workload ycsb-a --keep", "cannot be used with"),
-        ("--workload ycsb-a --isolation serializable", "--baseline"),
+        ("--baseline postgres --workload ycsb-a --isolation repeatable-read", "or serializable"),
     ];
     for (line, words) in cases {
         let (output, _) = bench_baseline(line);
