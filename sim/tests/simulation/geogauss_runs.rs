@@ -92,7 +92,7 @@ fn the_papers_validation_loses_updates_at_each_of_its_levels() {
     for isolation in levels {
         let options = Options { isolation, ..Options::paper() };
         let of = |seed, workload| {
-            let isolation = Isolation::ReadCommitted;
+            let isolation = Isolation::ReadCommitted.into();
             let settings = Settings { isolation, ..settings(seed, workload) };
             run::<GeoGauss>(&settings, &options).expect("the settings are accepted").violation
         };
@@ -106,7 +106,7 @@ fn the_papers_validation_loses_updates_at_each_of_its_levels() {
 #[test]
 fn a_program_that_waits_for_the_epochs_before_its_own_keeps_its_level() {
     let options = Options { execution: Execution::Synchronous, ..Options::default() };
-    for isolation in Isolation::ALL {
+    for isolation in all_levels() {
         for workload in ["list-append", "bank"] {
             let settings = Settings { isolation, ..settings(1_000, workload) };
             let report = clean::<GeoGauss>(&settings, &options);
@@ -117,7 +117,7 @@ fn a_program_that_waits_for_the_epochs_before_its_own_keeps_its_level() {
 
 #[test]
 fn transactions_of_a_node_that_write_the_same_rows_are_chained() {
-    for isolation in [Isolation::ReadCommitted, Isolation::Serializable] {
+    for isolation in [Isolation::ReadCommitted, Isolation::Serializable].map(Levels::from) {
         let mut marks = ["geogauss.chained", "geogauss.not_chained"].map(|mark| (mark, 0));
         for workload in ["bank", "list-append", "register", "tpcc"] {
             for seed in 1_000..1_003 {
