@@ -38,8 +38,9 @@ use progress::Progress;
 const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 /// The maximum number of runs of that search.
 const SHRINK_RUNS_MAX: u64 = 1_000;
-/// Arguments that a scenario sets in its file.
-const IN_SCENARIOS: [&str; 15] = [
+/// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is one of
+/// these, too, but a swarm may be given it.
+const IN_SCENARIOS: [&str; 14] = [
     "workload",
     "nodes",
     "partitions",
@@ -53,7 +54,6 @@ const IN_SCENARIOS: [&str; 15] = [
     "one_way_ms",
     "clock_offset_us",
     "clock_drift_ppm",
-    "isolation",
     "real_time",
 ];
 
@@ -139,12 +139,13 @@ pub struct Arguments {
     shrink: Option<PathBuf>,
     /// Read all other options from this file: workload, cluster, faults
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_SCENARIOS)]
+    #[arg(conflicts_with = "isolation")]
     scenario: Option<PathBuf>,
     /// Print every event
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
     /// Write the operations and results of the clients to a file, for `pangea check`. Not available
-    /// for bank, ddl, index, smallbank, TPC-C, YCSB and the micro workloads
+    /// for bank, ddl, index, references, smallbank, TPC-C, YCSB and the micro workloads
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     history: Option<PathBuf>,
     /// Workload of the clients

@@ -234,8 +234,13 @@ const WRITE_SKEW: &str = concat!(
 
 /// Checks a history on stdin. Returns the exit code, stdout and stderr.
 fn check(history: &str, model: &str) -> (Option<i32>, String, String) {
+    check_with(history, &["--model", model])
+}
+
+fn check_with(history: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut check = Command::new(pangea())
-        .args(["check", "-", "--model", model])
+        .args(["check", "-"])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -265,6 +270,40 @@ fn a_history_is_held_to_a_model() {
     let (code, stdout, stderr) = check(&WRITE_SKEW[..200], "serializable");
     assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
     assert!(stderr.starts_with("pangea: -: line 2: the object is incomplete"), "{stderr}");
+}
+
+#[test]
+fn a_transaction_that_names_its_level_is_held_to_it() {
+    let at = |level: &str| WRITE_SKEW.replacen("\"end\":30", &format!("\"end\":30,{level}"), 1);
+    for (level, code) in [("snapshot-isolation", 0), ("serializable", 1)] {
+        let history = at(&format!("\"level\":\"{level}\""));
+        let (found, stdout, _) = check_with(&history, &[]);
+        assert_eq!(found, Some(code), "{level}: {stdout}");
+        assert!(stdout.contains("checked     mixed"), "{stdout}");
+        assert_eq!(check(&history, "strict-serializable").0, Some(1), "{level}");
+    }
+    let (code, _, stderr) = check_with(&at("\"level\":\"chaos\""), &[]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("line 1") && stderr.contains("known: read-committed"), "{stderr}");
+}
+
+#[test]
+fn a_run_with_levels_of_its_own_can_be_checked_from_its_history() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.jsonl").to_str().unwrap().to_owned();
+    let line = "sim --seed 3 --ms 2000 --protocol geogauss --workload ranges --isolation mixed";
+    let simulated = line.split(' ').chain(["--history", &path]);
+    let simulated = run(&simulated.collect::<Vec<_>>());
+    assert!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
+    let checked = run(&["check", &path]);
+    let stdout = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success() && stdout.contains("checked     mixed"), "{stdout}");
+    let levels = std::fs::read_to_string(&path).unwrap();
+    for level in ["read-committed", "repeatable-read", "snapshot-isolation"] {
+        assert!(levels.contains(level), "{level}");
+    }
+    let refused = run(&["sim", "--seed", "3", "--isolation", "mixed,chaos"]);
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
