@@ -99,7 +99,7 @@ fn the_papers_validation_loses_updates_at_each_of_its_levels() {
         let lost = (1_000..1_100).find_map(|seed| of(seed, "bank"));
         let why = lost.expect("no run loses an update");
         assert_eq!(why.checker, "workload", "{}", why.story);
-        (1_000..1_003).for_each(|seed| assert_eq!(of(seed, "list-append"), None));
+        (1_000..1_003).for_each(|seed| assert_eq!(of(seed, "register"), None));
     }
 }
 
