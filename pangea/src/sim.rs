@@ -38,8 +38,8 @@ use progress::Progress;
 const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 /// The maximum number of runs of that search.
 const SHRINK_RUNS_MAX: u64 = 1_000;
-/// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is one of
-/// these, too, but a swarm may be given it.
+/// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
+/// another one, which a swarm may be given.
 const IN_SCENARIOS: [&str; 14] = [
     "workload",
     "nodes",

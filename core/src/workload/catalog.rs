@@ -3,9 +3,10 @@
 //! Every row contains the form in which it was written. The schema contains the current form of
 //! rows and whether there is an index. A transaction that writes a row reads the schema, and
 //! maintains the index if there is one. A schema change rewrites all rows, or creates or drops the
-//! index, concurrently with writers. No transaction ever sees half of a change, or an index that does
-//! not match its table. Below the serializable level, that takes [guards](crate::txn::Guards), as SQL
-//! has them: a writer depends on the schema that it has read, and a schema change on all rows.
+//! index, concurrently with writers. No transaction ever sees half of a change, or an index that
+//! does not match its table. Below the serializable level, that takes
+//! [guards](crate::txn::Guards), as SQL has them: a writer depends on the schema that it has read,
+//! and a schema change on all rows.
 //!
 //! | mix | transactions |
 //! |---|---|

@@ -2,9 +2,9 @@
 //!
 //! A child and the deletion of its parent write different rows, so a level below serializable
 //! notices no conflict between them by itself. As SQL does for foreign keys, the programs name
-//! [guards](crate::txn::Guards): the addition of a child, that the parent still exists; the deletion
-//! of a parent, that no child has appeared. With them, no child is ever without its parent, at any
-//! isolation level.
+//! [guards](crate::txn::Guards): the addition of a child, that the parent still exists; the
+//! deletion of a parent, that no child has appeared. With them, no child is ever without its
+//! parent, at any isolation level.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -191,8 +191,8 @@ fn children_of(parent: u64) -> KeyRange {
     KeyRange::prefix(&parent.to_be_bytes())
 }
 
-/// Runs one operation. It changes nothing if a parent is missing or has children, or if a child does
-/// not exist. The result is 1 if it has written, and otherwise 0.
+/// Runs one operation. It changes nothing if a parent is missing or has children, or if a child
+/// does not exist. The result is 1 if it has written, and otherwise 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 

@@ -411,8 +411,8 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "{workload} on {protocol}{level}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms \
-             ({}, {rtt_ms_max} ms, {load})",
+            "{workload} on {protocol}{level}: {:.0} transactions a second, p50 {:.1} ms, p99 \
+             {:.1} ms ({}, {rtt_ms_max} ms, {load})",
             self.throughput_per_sec,
             self.latency_ms.p50,
             self.latency_ms.p99,

@@ -377,9 +377,9 @@ async fn torture(
     let nodes = places.len();
     let summary = format!(
         "{} over {nodes} nodes, {} s, seed {}\n  isolation   {levels}\n  faults      {done}\n  \
-         clients     {}: {} committed, {} aborted ({} conflicts), {} unknown, {} connections lost\n  \
-         checkpoints {}\n  replicas    identical at {version}, digest {digest}; everything was read \
-         again, by {last_reads} transactions\n  increments  {increments}",
+         clients     {}: {} committed, {} aborted ({} conflicts), {} unknown, {} connections \
+         lost\n  checkpoints {}\n  replicas    identical at {version}, digest {digest}; everything \
+         was read again, by {last_reads} transactions\n  increments  {increments}",
         cluster.plan.protocol,
         arguments.secs,
         arguments.seed,

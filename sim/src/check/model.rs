@@ -15,8 +15,8 @@
 //!
 //! Transactions of one history may have levels of their own. Then dependencies that a level does
 //! not promise are left out of the graph: Adya's mixed serialization graph (Adya, Liskov and
-//! O'Neil, "Generalized Isolation Level Definitions", 2000, §5.5). It has every ww and wr. The other edges
-//! are those that the level of one of their ends promises:
+//! O'Neil, "Generalized Isolation Level Definitions", 2000, §5.5). It has every ww and wr. The
+//! other edges are those that the level of one of their ends promises:
 //!
 //! | level of T | rw from T | real time to T | excuses rw, T, rw |
 //! |---|---|---|---|

@@ -259,10 +259,8 @@ impl Profile {
             Self::Severed => (kinds::severed(any), Options::default()),
             Self::Upgraded => (kinds::upgraded(any), small),
             Self::Killed => (kinds::killed(any), small),
-            Self::CutOff | Self::LeftIdle | Self::References | Self::Drawn => {
-                (self.of_geogauss(seed), small)
-            }
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
+            _ => (self.of_geogauss(seed), small),
         }
     }
 

@@ -83,9 +83,9 @@ fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
     }
 }
 
-/// §4.1.5 validates reads at the source only, so an epoch in flight overwrites what it has not
-/// seen: at none of the paper's levels does the bank keep its money. Its replicas agree, as §4.3
-/// says, because the errors that make them differ are mended.
+/// GeoGauss §4.1.5 validates reads at the source only, so an epoch in flight overwrites what it has
+/// not seen: at none of the paper's levels does the bank keep its money. Its replicas agree, as
+/// GeoGauss §4.3 says, because the errors that make them differ are mended.
 #[test]
 fn the_papers_validation_loses_updates_at_each_of_its_levels() {
     let levels = [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot];
