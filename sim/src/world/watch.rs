@@ -26,9 +26,9 @@ const SETTLE: Span = Span::from_ms(1_500);
 /// The time limit for everything to end after clients have stopped, and after the last act of an
 /// operator.
 pub(super) const DRAIN_MAX: Span = Span::from_ms(30_000);
-/// After the limit, operations may go on ending if no pause is longer than this. Nothing new begins,
-/// so all of them end then. Clients that give up leave more behind than a protocol may commit on a
-/// hot row in the limit.
+/// After the limit, operations may go on ending if no pause is longer than this. Nothing new
+/// begins, so all of them end then. Clients that give up leave more behind than a protocol may
+/// commit on a hot row in the limit.
 const PAUSE_MAX: Span = Span::from_ms(5_000);
 
 /// The progress of the watch.
