@@ -353,23 +353,6 @@ impl Orders<'_> {
         let as_told = self.places_as_told(graph);
         as_told.is_some_and(|places| self.is_fine_by_guess(graph, &places))
             || self.is_fine_by_guess(graph, places)
-            || self.txns.iter().any(|txn| txn.at.is_some())
-                && self.is_fine_by_guess(graph, &self.places_of_reports(graph, places))
-    }
-
-    /// Returns the positions in the order that the database reports, whether or not they contradict
-    /// an edge, as reads of a snapshot do that come before commits with earlier positions.
-    fn places_of_reports(&self, graph: &Graph, places: &[u32]) -> Vec<u32> {
-        let search = Search::new(graph, self.model.rule());
-        let at = |state: u32| {
-            let txn = self.txns.get(search.vertex(state) as usize);
-            txn.and_then(|txn| txn.at).unwrap_or(i64::MAX)
-        };
-        let mut states: Vec<u32> = (0..places.len() as u32).collect();
-        states.sort_by_key(|state| (at(*state), places[*state as usize]));
-        let mut reported = vec![0; places.len()];
-        (0..).zip(states).for_each(|(place, state)| reported[state as usize] = place);
-        reported
     }
 
     /// Returns the order that the database reports, if any.
