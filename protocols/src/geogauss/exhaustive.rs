@@ -379,13 +379,14 @@ const CALM: Bounds = Bounds {
 /// No node sends to itself.
 const NO_LINK: (u8, u8, u8) = (0, 0, 0);
 
-/// The third replica is removed although it runs. It has a transaction, whose batches are late at
-/// the second replica. All others have reported, and the view is about to begin.
+/// The third replica is removed although it runs. It had a transaction, whose batches are late at
+/// the second replica. All have ended its epoch and reported, and the view is about to begin.
 const REMOVAL: Bounds = Bounds {
     proposals: 1,
     submits: [0, 0, 0],
     opening: &[
         Opening::Act(2, Act::Submit),
+        Opening::Deliver { except: (2, 1, 1) },
         Opening::Act(0, Act::Propose(0)),
         Opening::Deliver { except: (2, 1, 1) },
     ],
@@ -396,6 +397,7 @@ const REMOVAL: Bounds = Bounds {
 const LATE_AT_LEADER: Bounds = Bounds {
     opening: &[
         Opening::Act(2, Act::Submit),
+        Opening::Deliver { except: (2, 0, 1) },
         Opening::Act(0, Act::Propose(0)),
         Opening::Deliver { except: (2, 0, 1) },
     ],
@@ -409,15 +411,18 @@ const AFTER_SEAL: Bounds = Bounds {
     ..REMOVAL
 };
 
+/// The second replica has sent its transaction to one of the others, and may lose power.
+const HALF_SENT: Bounds = Bounds {
+    frail: Some(1),
+    crashes: 1,
+    submits: [0, 0, 0],
+    opening: &[Opening::Act(1, Act::Submit), Opening::Deliver { except: (1, 2, 1) }],
+    ..CALM
+};
+
 #[test]
 fn epochs_and_views_are_the_same_in_every_order() {
-    let mut all = vec![
-        CALM,
-        Bounds { frail: Some(1), crashes: 1, ..CALM },
-        REMOVAL,
-        LATE_AT_LEADER,
-        AFTER_SEAL,
-    ];
+    let mut all = vec![CALM, HALF_SENT, REMOVAL, LATE_AT_LEADER, AFTER_SEAL];
     if exhaustive::IS_LARGE {
         for bounds in [REMOVAL, LATE_AT_LEADER, AFTER_SEAL] {
             for node in 1..3 {
@@ -425,11 +430,11 @@ fn epochs_and_views_are_the_same_in_every_order() {
             }
             all.push(Bounds { campaigns: 1, ..bounds });
         }
+        all.push(Bounds { frail: Some(1), crashes: 1, ..CALM });
         all.push(Bounds { submits: [0, 1, 1], ..CALM });
         all.push(Bounds { submits: [0, 1, 1], ..AFTER_SEAL });
         // The seal is decided while the transaction is on its way.
-        let opening = &REMOVAL.opening[..1];
-        all.push(Bounds { proposals: 2, opening, ..REMOVAL });
+        all.push(Bounds { proposals: 2, opening: &REMOVAL.opening[..1], ..REMOVAL });
     }
     exhaustive::all_is_well::<Replica>(&all);
 }
