@@ -182,6 +182,14 @@ bugs! {
         "The end of an epoch counts before its batches are here.";
     EofOfNewerView, "eof-of-newer-view", "Ends of epochs from a later view count.";
     WriteAfterEof, "write-after-eof", "A transaction is added to an epoch that has ended.";
+    CachesNotAsked, "caches-not-asked",
+        "A replica is removed, and nobody asks its cache for its last batches.";
+    KeptAfterSeal, "kept-after-seal",
+        "A cache confirms batches after it was asked for the last one.";
+    LoggedEarly, "logged-early", "An epoch is logged before it is confirmed.";
+    RetreatForgotten, "retreat-forgotten",
+        "Early epochs stay although their batches do not count.";
+    LostReadCounts, "lost-read-counts", "A transaction commits that has read a lost epoch.";
     EarlierLifeMissing, "earlier-life-missing",
         "A replica that joins has ended its epochs although its batches are missing.";
     EpochReopened, "epoch-reopened", "A restart begins after the last epoch in its log.";

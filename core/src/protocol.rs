@@ -69,6 +69,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether tables can be partitioned among the nodes of a region.
     const PARTITIONED: bool = false;
 
+    /// Whether nodes can have caches: see [`Topology::caches`].
+    const CACHES: bool = false;
+
     /// All marks that the protocol counts with [`Cx::mark`]. The simulator reports any other mark
     /// as a violation. A swarm reports the marks that it never reached.
     const MARKS: &'static [Mark] = &[];
@@ -144,7 +147,7 @@ pub trait Protocol: Sized + Send + 'static {
     fn status(&self) -> Status;
 
     /// The last published version that is confirmed, if later ones can still be discarded: see
-    /// [`Effect::MasterTerm`].
+    /// [`Effect::MasterTerm`] and [`Effect::Lineage`].
     fn confirmed(&self) -> Option<SnapshotVersion> {
         None
     }
@@ -307,6 +310,27 @@ pub enum Effect<P: Protocol> {
         /// Whether the term is confirmed. Then the effects of any other term on these versions are
         /// discarded, on all nodes.
         is_final: bool,
+    },
+    /// Name what has led to a version that this node has published before it is confirmed, or that
+    /// is confirmed now. Two versions with one number have the same content if their lineages are
+    /// the same.
+    Lineage {
+        /// The version.
+        version: SnapshotVersion,
+        /// A digest of the inputs of all versions up to it.
+        lineage: u64,
+        /// Whether it is confirmed: no node publishes this number with another lineage for good.
+        is_final: bool,
+    },
+    /// This node rolls back unconfirmed versions: see [`Store::retreat_to`]. Transactions that it
+    /// has acknowledged in them are lost, unless their inputs are also in later versions.
+    Lost {
+        /// The last version that stays.
+        after: SnapshotVersion,
+        /// The number of versions that are rolled back.
+        versions: u64,
+        /// The number of acknowledged transactions of this node that are in no version now.
+        acknowledged: u64,
     },
     /// The node has recovered all data of the node that it replaced, so its next start is an
     /// ordinary one. See [`Durable::is_replaced`].
@@ -494,6 +518,16 @@ impl<'a, P: Protocol> Cx<'a, P> {
         is_final: bool,
     ) {
         self.effects.push(Effect::MasterTerm { shard, from, master_term, is_final });
+    }
+
+    /// Names what has led to a version: see [`Effect::Lineage`].
+    pub fn lineage(&mut self, version: SnapshotVersion, lineage: u64, is_final: bool) {
+        self.effects.push(Effect::Lineage { version, lineage, is_final });
+    }
+
+    /// Reports versions that are rolled back: see [`Effect::Lost`].
+    pub fn lost(&mut self, after: SnapshotVersion, versions: u64, acknowledged: u64) {
+        self.effects.push(Effect::Lost { after, versions, acknowledged });
     }
 
     /// Reports that this node has completed the replacement of a lost one.

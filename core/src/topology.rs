@@ -17,6 +17,11 @@ pub struct Topology {
     pub regions: Vec<String>,
     /// The region and shard of each node, indexed by [`NodeId`].
     pub nodes: Vec<NodePlace>,
+    /// The home of each cache: a node without tables, in the region of a replica, that keeps the
+    /// replica's last batches. Caches are numbered after the nodes with tables. They count in no
+    /// quorum, and `nodes`, [`Topology::node_ids`] and all numbers of nodes leave them out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<NodeId>,
     /// Expected one-way delay from region to region: `one_way[from][to]`.
     pub one_way: Vec<Vec<Span>>,
     /// The partitioning of tables over the shards.
@@ -45,6 +50,7 @@ impl Topology {
             nodes: (0..n)
                 .map(|i| NodePlace { region: RegionId(i as u16), shard: ShardId(0) })
                 .collect(),
+            caches: Vec::new(),
             one_way: (0..n).map(|a| (0..n).map(|b| delay(a, b)).collect()).collect(),
             partitions: Partitions::default(),
         }
@@ -72,6 +78,45 @@ impl Topology {
         let nodes: Vec<NodeId> = self.node_ids().filter(is_of_it).collect();
         let places = nodes.iter().map(|node| self.nodes[node.index()]).collect();
         Group { topology: Arc::new(Self { nodes: places, ..self.clone() }), nodes }
+    }
+
+    /// The nodes with tables and the caches, in order.
+    pub fn all_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..(self.nodes.len() + self.caches.len()) as u16).map(NodeId)
+    }
+
+    /// All nodes and caches except `me`, in order: those that `me` is connected to.
+    pub fn neighbors_of(&self, me: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        self.all_ids().filter(move |&node| node != me)
+    }
+
+    /// The home of a cache; `None` for a node with tables.
+    pub fn home_of(&self, node: NodeId) -> Option<NodeId> {
+        self.caches.get(node.index().checked_sub(self.nodes.len())?).copied()
+    }
+
+    /// The caches of a node, in order.
+    pub fn caches_of(&self, home: NodeId) -> impl Iterator<Item = NodeId> {
+        let caches = (self.nodes.len() as u16..).map(NodeId).zip(&self.caches);
+        caches.filter(move |(_, of)| **of == home).map(|(cache, _)| cache)
+    }
+
+    /// Checks that the protocol of this name has caches, if the cluster does.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn check_caches(&self, protocol: &str, has_caches: bool) -> Result<(), String> {
+        match self.caches.is_empty() || has_caches {
+            true => Ok(()),
+            false => {
+                Err(format!("[[nodes]]: protocol {protocol:?} has no caches; remove `cache_of`"))
+            }
+        }
+    }
+
+    /// The location of a node, or of the home of a cache.
+    pub fn place_of(&self, node: NodeId) -> NodePlace {
+        self.nodes[self.home_of(node).unwrap_or(node).index()]
     }
 
     /// All nodes, in order.
@@ -106,13 +151,16 @@ impl Topology {
 
     /// The name of the region of `node`.
     pub fn region_name(&self, node: NodeId) -> &str {
-        &self.regions[usize::from(self.nodes[node.index()].region.0)]
+        &self.regions[usize::from(self.place_of(node).region.0)]
     }
 
     /// The name of a node's location in reports: its region, and its shard if tables are
     /// partitioned.
     pub fn place_name(&self, node: NodeId) -> String {
         let region = self.region_name(node);
+        if self.home_of(node).is_some() {
+            return format!("{region}.cache");
+        }
         match self.partitions.shards() {
             1 => region.to_owned(),
             _ => format!("{region}.{}", self.nodes[node.index()].shard.0),
@@ -126,7 +174,7 @@ impl Topology {
 
     /// The expected one-way delay between two nodes.
     pub fn one_way_between(&self, from: NodeId, to: NodeId) -> Span {
-        let region = |node: NodeId| usize::from(self.nodes[node.index()].region.0);
+        let region = |node: NodeId| usize::from(self.place_of(node).region.0);
         self.one_way[region(from)][region(to)]
     }
 
@@ -198,6 +246,21 @@ mod tests {
         assert_eq!(t.node_at(RegionId(2), ShardId(0)), Some(NodeId(4)));
         let group = whole.group(ShardId(0));
         assert_eq!((&*group.topology, group.nodes().len()), (&whole, 3), "one shard has all nodes");
+    }
+
+    #[test]
+    fn a_cache_is_in_the_region_of_its_home_and_counts_nowhere() {
+        let mut t = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
+        t.caches = vec![NodeId(2), NodeId(0), NodeId(2)];
+        assert_eq!((t.node_count(), t.majority(), t.all_ids().count()), (3, 2, 6));
+        assert_eq!(
+            [2, 3, 4].map(|node| t.home_of(NodeId(node))),
+            [None, Some(NodeId(2)), Some(NodeId(0))]
+        );
+        assert_eq!(t.caches_of(NodeId(2)).collect::<Vec<_>>(), [3, 5].map(NodeId));
+        assert_eq!([t.place_name(NodeId(3)), t.place_name(NodeId(2))], ["c.cache", "c"]);
+        assert_eq!(t.one_way_between(NodeId(4), NodeId(1)), Span::from_ms(25));
+        assert_eq!(t.group(ShardId(0)).topology.node_count(), 3);
     }
 
     #[test]

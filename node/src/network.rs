@@ -93,7 +93,7 @@ fn connect<P: Protocol>(
         move |event| on_event(&handle, event)
     };
     let topology = handle.topology();
-    let group = topology.group(topology.nodes[config.node.index()].shard).topology;
+    let group = topology.group(topology.place_of(config.node).shard).topology;
     let (majority, count) = (group.majority(), group.node_count());
     let of_shard = match topology.partitions.shards() {
         1 => String::new(),
@@ -105,9 +105,15 @@ fn connect<P: Protocol>(
         procedures.len(),
         procedures.join(" ")
     );
-    tracing::info!(
-        "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
-    );
+    match topology.home_of(config.node) {
+        Some(home) => tracing::info!(
+            "this node is a cache: it keeps the last batches of {}, and has no tables",
+            topology.node_name(home)
+        ),
+        None => tracing::info!(
+            "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
+        ),
+    }
     let region = RemoteShards::of(config, topology)
         .map_err(|error| format!("can't start a thread for reading other shards: {error}"))?;
     region.into_iter().for_each(|region| handle.knows_remote_shards(region));
@@ -145,6 +151,7 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &T
     if topology.partitions.shards() > 1 {
         hash.update(partitions_of(topology).as_bytes());
     }
+    topology.caches.iter().for_each(|home| hash.update(&home.0.to_le_bytes()));
     hash.digest()
 }
 

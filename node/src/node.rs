@@ -420,6 +420,7 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     if found < least {
         return Err(StartError::TooFewNodes { protocol, least, found });
     }
+    topology.check_caches(protocol, P::CACHES).map_err(StartError::Settings)?;
     match topology.partitions.shards() {
         1 => Ok(()),
         _ if P::PARTITIONED => Ok(()),
@@ -429,7 +430,7 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
 
 /// Whether no other node has the same rows.
 fn is_alone<P: Protocol>(options: &NodeOptions<P>) -> bool {
-    let shard = options.topology.nodes[options.me.index()].shard;
+    let shard = options.topology.place_of(options.me).shard;
     options.topology.group(shard).nodes().len() == 1
 }
 

@@ -94,6 +94,17 @@ impl WithProtocol for SupportsPartitions {
     }
 }
 
+/// Whether nodes of a protocol can have caches.
+pub struct SupportsCaches;
+
+impl WithProtocol for SupportsCaches {
+    type Output = bool;
+
+    fn run<P: Protocol>(self) -> bool {
+        P::CACHES
+    }
+}
+
 /// Returns the names of the protocols that can partition tables, for texts.
 pub fn partitioned_names() -> String {
     let is_one = |name: &&str| with_protocol(name, SupportsPartitions).unwrap_or(false);

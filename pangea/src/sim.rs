@@ -40,10 +40,11 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
 /// another one, which a swarm may be given.
-const IN_SCENARIOS: [&str; 14] = [
+const IN_SCENARIOS: [&str; 15] = [
     "workload",
     "nodes",
     "partitions",
+    "caches",
     "clients",
     "ms",
     "lists",
@@ -161,6 +162,9 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Number of caches of each node; requires a protocol that has them
+    #[arg(long, value_name = "N", default_value_t = Settings::default().caches)]
+    caches: usize,
     /// Clients of each region; with --predict, of all regions together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
     #[arg(value_parser = at_least_one)]
@@ -298,6 +302,7 @@ impl Arguments {
             scenario: None,
             nodes: self.nodes,
             shards: self.partitions,
+            caches: self.caches,
             workload: self.workload.clone(),
             clients_per_node: self.clients,
             lists: self.lists,
@@ -315,6 +320,7 @@ impl Arguments {
             isolation: self.isolation.unwrap_or(default.isolation),
             given_levels: self.isolation.filter(|_| self.swarm),
             real_time: self.real_time.unwrap_or(promised),
+            may_lose: default.may_lose,
             given: self.settings.iter().map(ToString::to_string).collect(),
             #[cfg(feature = "planted")]
             planted: self.planted,

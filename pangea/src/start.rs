@@ -233,6 +233,10 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
 /// Prints that the node is ready, or first what it is waiting for. Returns only if stdout is
 /// closed.
 async fn say_how_it_is(config: &Config, engine: &dyn Engine) -> Result<(), Failure> {
+    if config.me().cache_of.is_some() {
+        say_loudly(&format!("{READY} {}; a cache, without tables", addresses(config)))?;
+        return std::future::pending().await;
+    }
     let mut agreed = pin!(agrees_with_peers(engine));
     if tokio::time::timeout(PEERS_DEADLINE, &mut agreed).await.is_ok() {
         say_loudly(&format!("{READY} {}", addresses(config)))?;

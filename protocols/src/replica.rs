@@ -33,10 +33,12 @@ pub(crate) mod kind {
     pub const SKIPPED: u8 = 9;
     /// The epochs that a replica may end before it logs this again.
     pub const RESERVED: u8 = 10;
-    /// A seal, and the report of this replica.
+    /// A seal, and the report of this replica. For a cache, the view that is about to end.
     pub const SEALED: u8 = 11;
     /// A view.
     pub const VIEW: u8 = 12;
+    /// A cache: every member has merged the batches up to this one.
+    pub const COLLECTED: u8 = 13;
 }
 
 /// The reason why records of the log can always be decoded.

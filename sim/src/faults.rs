@@ -23,7 +23,7 @@ use std::str::FromStr;
 use pangea_core::protocol::Lane;
 use serde::{Deserialize, Serialize};
 
-pub use draw::{Dice, draw};
+pub use draw::{Dice, draw, draw_for_caches};
 
 /// The largest jump or unreported error of a clock, in ms.
 const CLOCK_MS_MAX: u64 = 3_000;

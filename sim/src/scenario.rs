@@ -47,6 +47,7 @@ struct Given {
     workload: Option<String>,
     nodes: Option<usize>,
     partitions: Option<u16>,
+    caches: Option<usize>,
     clients: Option<usize>,
     ms: Option<u64>,
     lists: Option<u32>,
@@ -85,6 +86,7 @@ impl Scenario {
             workload: Some(settings.workload.clone()),
             nodes: Some(settings.nodes),
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
+            caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
             lists: Some(settings.lists),
@@ -178,7 +180,8 @@ impl Scenario {
             return Err(self.wrong("clients", "clients = 0: must be at least 1"));
         }
         for (index, rule) in rules.iter().flatten().enumerate() {
-            let checked = rule.fault.check(node_count).and(check_time(rule, duration));
+            let caches = nodes * self.given.caches.unwrap_or(settings.caches);
+            let checked = rule.fault.check(node_count + caches).and(check_time(rule, duration));
             checked.map_err(|why| self.wrong_rule(index, why))?;
         }
         let kinds = |names: Vec<String>| {
@@ -196,6 +199,7 @@ impl Scenario {
         Ok(Settings {
             nodes,
             shards,
+            caches: self.given.caches.unwrap_or(settings.caches),
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
             lists: lists.unwrap_or(settings.lists),

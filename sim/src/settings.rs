@@ -44,6 +44,8 @@ pub struct Settings {
     pub nodes: usize,
     /// The number of shards of the partitioned tables; each region has one node for each shard.
     pub shards: u16,
+    /// The number of caches of each node.
+    pub caches: usize,
     /// The workload: one of `pangea_core::workload::NAMES`.
     pub workload: String,
     /// The number of clients per region.
@@ -76,6 +78,8 @@ pub struct Settings {
     /// The protocol settings that were given, in the form of `--set`; the replay command repeats
     /// them.
     pub given: Vec<String>,
+    /// Whether acknowledgements may be lost, if the protocol's settings permit that.
+    pub may_lose: bool,
     /// A bug that is planted. Needs the cargo feature `planted`.
     pub planted: Option<Bug>,
     /// The limit in bytes on the rows in a node's memory, excluding rows that cannot be evicted.
@@ -136,6 +140,7 @@ impl Default for Settings {
             is_drawn: false,
             nodes: 3,
             shards: 1,
+            caches: 0,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
             lists: 8,
@@ -151,6 +156,7 @@ impl Default for Settings {
             given_levels: None,
             real_time: RealTime::Writes,
             given: Vec::new(),
+            may_lose: true,
             planted: None,
             memory_bytes: None,
             lines: Lines::Off,
@@ -258,7 +264,10 @@ impl Settings {
             })
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        Topology::one_node_per_region("sim", &names, self.one_way_max)
+        let mut topology = Topology::one_node_per_region("sim", &names, self.one_way_max);
+        let homes = topology.node_ids();
+        topology.caches = homes.flat_map(|home| vec![home; self.caches]).collect();
+        topology
     }
 
     /// Returns the command that repeats the run of `protocol`.
@@ -301,6 +310,9 @@ impl Settings {
         write!(f, "--seed {seed} --workload {workload} --nodes {nodes}")?;
         if self.shards > 1 {
             write!(f, " --partitions {}", self.shards)?;
+        }
+        if self.caches > 0 {
+            write!(f, " --caches {}", self.caches)?;
         }
         write!(f, " --clients {clients_per_node} --ms {}", self.duration.us / 1_000)?;
         write!(f, " --lists {} --accounts {}", self.lists, self.accounts)?;

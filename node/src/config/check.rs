@@ -126,7 +126,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
     }
     let mut by_id: BTreeMap<NodeId, NodeConfig> = BTreeMap::new();
     let mut addresses = BTreeMap::new();
-    for FileNode { id, region, shard, peer, sql } in &file.nodes {
+    for FileNode { id, region, shard, cache_of, peer, sql } in &file.nodes {
         let error = |span, message| Err(source.error(Some(span), message));
         let number = id.get_ref().0;
         if usize::from(number) >= count {
@@ -151,7 +151,8 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         let (id_value, region) = (*id.get_ref(), name.clone());
         let (peer, sql) = (*peer.get_ref(), *sql.get_ref());
         let shard = checked_shard(source, shard.as_ref())?;
-        let node = NodeConfig { id: id_value, region, shard, peer, sql };
+        let cache_of = checked_home(source, file, (number, &region), cache_of.as_ref())?;
+        let node = NodeConfig { id: id_value, region, shard, cache_of, peer, sql };
         if by_id.insert(id_value, node).is_some() {
             return error(id.span(), format!("id = {number}: already used by another node"));
         }
@@ -160,6 +161,43 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
     let nodes: Vec<NodeConfig> = by_id.into_values().collect();
     check_shards(&nodes).map_err(|message| source.error(None, message))?;
     Ok(nodes)
+}
+
+/// The home of a node, if it is a cache: a node with tables, of its region, with a lower id.
+fn checked_home(
+    source: &Source,
+    file: &File,
+    (id, region): (u16, &str),
+    cache_of: Option<&Spanned<NodeId>>,
+) -> Result<Option<NodeId>, ConfigError> {
+    let is_cache = |node: &FileNode| node.cache_of.is_some();
+    let Some(cache_of) = cache_of else {
+        let before = file.nodes.iter().find(|it| is_cache(it) && it.id.get_ref().0 < id);
+        return match before {
+            None => Ok(None),
+            Some(cache) => {
+                let message = format!(
+                    "id = {}: caches come after all other nodes, and node {id} is not a cache",
+                    cache.id.get_ref().0
+                );
+                Err(source.error(Some(cache.id.span()), message))
+            }
+        };
+    };
+    let home = *cache_of.get_ref();
+    let found = file.nodes.iter().find(|node| *node.id.get_ref() == home);
+    let why = match found {
+        None => "no such node".to_owned(),
+        Some(node) if is_cache(node) => "that node is a cache itself".to_owned(),
+        Some(node) if node.region.get_ref() != region => {
+            format!(
+                "that node is in region {:?}, and a cache is in that of its node",
+                node.region.get_ref()
+            )
+        }
+        Some(_) => return Ok(Some(home)),
+    };
+    Err(source.error(Some(cache_of.span()), format!("cache_of = {}: {why}", home.0)))
 }
 
 fn check_address(

@@ -139,6 +139,9 @@ pub struct NodeConfig {
     /// The shard that it stores a copy of.
     #[serde(default, skip_serializing_if = "is_first")]
     pub shard: ShardId,
+    /// The node whose last batches it keeps, if it is a cache. It then has no tables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_of: Option<NodeId>,
     /// The address for other nodes and native clients.
     pub peer: SocketAddr,
     /// The address for PostgreSQL clients.
@@ -258,6 +261,8 @@ struct FileNode {
     region: Spanned<String>,
     #[serde(default)]
     shard: Option<Spanned<ShardId>>,
+    #[serde(default)]
+    cache_of: Option<Spanned<NodeId>>,
     peer: Spanned<SocketAddr>,
     sql: Spanned<SocketAddr>,
 }
@@ -461,7 +466,8 @@ impl Config {
         Topology {
             cluster: self.cluster.clone(),
             regions: self.regions.clone(),
-            nodes: self.nodes.iter().map(place).collect(),
+            nodes: self.nodes.iter().filter(|node| node.cache_of.is_none()).map(place).collect(),
+            caches: self.nodes.iter().filter_map(|node| node.cache_of).collect(),
             one_way,
             partitions: self.divided().expect("partitions were checked"),
         }

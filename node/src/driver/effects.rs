@@ -112,6 +112,10 @@ impl<P: Protocol> Driver<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.note_master_term((shard, from), master_term, is_final)
             }
+            Effect::Lineage { .. } => {}
+            Effect::Lost { after, versions, acknowledged } => {
+                warn_of_loss(after.0, versions, acknowledged);
+            }
             Effect::Mark(name) => self.count(name),
         }
     }
@@ -213,6 +217,18 @@ impl<P: Protocol> Driver<P> {
         };
         checkpointer.request(pin, meta);
     }
+}
+
+/// Logs that snapshot versions after one are rolled back.
+fn warn_of_loss(after: u64, versions: u64, acknowledged: u64) {
+    tracing::warn!(
+        after,
+        versions,
+        acknowledged,
+        "this node was removed, and rolls back {versions} snapshot versions that the others do not \
+         have: {acknowledged} transactions that it had acknowledged are lost, because geogauss.ack \
+         is not \"replicated\""
+    );
 }
 
 /// Records the protocol's decision in the trace when it is first reported.

@@ -131,9 +131,8 @@ impl Waiting {
         }
     }
 
-    /// Rejects the request because the node stops. A transaction has not committed and won't.
-    fn refuse_while_stopping(self) {
-        let reason = "the node is stopping".to_owned();
+    /// Rejects the request because the node takes none. A transaction has not committed and won't.
+    fn refuse_at_closed(self, reason: String) {
         match self {
             Self::Commit(reply) => {
                 let abort = Abort::new(SqlState::CANNOT_CONNECT_NOW, reason);
@@ -399,10 +398,11 @@ impl<P: Protocol> Inbox<P> {
             requests.into_iter().for_each(|(_, waiting)| waiting.refuse(before, late.as_deref()));
             return;
         }
+        let cache = self.reachability.cache();
         let mut state = self.lock();
         let reason = match &state.closed {
             Some(closed) => Some(closed.reason().to_owned()),
-            None if state.is_stopping => None,
+            None if state.is_stopping || cache.is_some() => None,
             None => {
                 state.inputs.submissions.extend(requests);
                 return self.wake(&mut state);
@@ -412,7 +412,10 @@ impl<P: Protocol> Inbox<P> {
         self.in_flight.fetch_sub(count, Ordering::AcqRel);
         requests.into_iter().for_each(|(_, waiting)| match &reason {
             Some(reason) => waiting.give_up(reason),
-            None => waiting.refuse_while_stopping(),
+            None => {
+                let why = cache.clone().unwrap_or_else(|| "the node is stopping".to_owned());
+                waiting.refuse_at_closed(why);
+            }
         });
     }
 

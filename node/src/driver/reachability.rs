@@ -106,7 +106,7 @@ impl Reachability {
             start: StartSeen::Unknown,
             late: Vec::new(),
         };
-        let group = topology.group(topology.nodes[me.index()].shard);
+        let group = topology.group(topology.place_of(me).shard);
         Self { me, topology, group, seen: Mutex::new(seen) }
     }
 
@@ -174,11 +174,20 @@ impl Reachability {
         self.seen().connected.iter().copied().collect()
     }
 
-    /// The reason why no clients are accepted, while this node replaces another or runs another
-    /// version of the procedures.
+    /// The reason why no clients are accepted: this node is a cache, replaces another node, or runs
+    /// another version of the procedures.
     pub fn closed(&self) -> Option<String> {
+        if let Some(why) = self.cache() {
+            return Some(why);
+        }
         let seen = self.seen();
         seen.start.is_closed().then(|| self.awaits(&seen)).flatten()
+    }
+
+    /// The reason why this node takes no requests, if it is a cache.
+    pub fn cache(&self) -> Option<String> {
+        let home = self.topology.node_name(self.topology.home_of(self.me)?);
+        Some(format!("this node is a cache of {home} and has no tables: connect to that node"))
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> Majority {
@@ -269,8 +278,10 @@ impl Reachability {
 
     /// The shards without a connected node.
     fn missing_shards<'a>(&'a self, seen: &'a Seen) -> impl Iterator<Item = ShardId> + 'a {
-        let shard = |node: &NodeId| self.topology.nodes[node.index()].shard;
-        let is_there = move |wanted: &ShardId| seen.connected.iter().any(|it| shard(it) == *wanted);
+        // A cache has no rows.
+        let shard = |node: &NodeId| Some(self.topology.nodes.get(node.index())?.shard);
+        let is_there =
+            move |wanted: &ShardId| seen.connected.iter().any(|it| shard(it) == Some(*wanted));
         let shards = (0..self.topology.partitions.shards()).map(ShardId);
         shards.filter(move |wanted| !is_there(wanted))
     }
@@ -279,7 +290,7 @@ impl Reachability {
     fn of_shard(&self) -> String {
         match self.topology.partitions.shards() {
             1 => String::new(),
-            _ => format!(" of shard {}", self.topology.nodes[self.me.index()].shard.0),
+            _ => format!(" of shard {}", self.topology.place_of(self.me).shard.0),
         }
     }
 

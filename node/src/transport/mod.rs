@@ -308,10 +308,10 @@ impl Drop for Transport {
 fn check(config: &TransportConfig) -> Result<(), String> {
     let TransportConfig { me, topology, peers, wan, .. } = config;
     let named: BTreeSet<NodeId> = peers.iter().map(|&(peer, _)| peer).collect();
-    if me.index() >= topology.node_count() {
+    if topology.all_ids().all(|node| node != *me) {
         return Err(format!("this node, {me}, is not in the cluster's configuration"));
     }
-    if named.len() != peers.len() || !topology.peers_of(*me).eq(named) {
+    if named.len() != peers.len() || !topology.neighbors_of(*me).eq(named) {
         return Err(format!("the peers of {me} must be all other nodes, each once"));
     }
     wan.as_ref().map_or(Ok(()), |wan| wan.check(topology.regions.len()))

@@ -58,7 +58,7 @@ impl Shared {
                 fingerprint: config.fingerprint,
                 likeness: config.likeness,
                 me: config.me,
-                nodes: topology.node_count(),
+                nodes: topology.all_ids().count(),
             },
             region: topology.place_name(config.me),
             events,

@@ -47,7 +47,7 @@ pub struct Wan {
 impl Wan {
     /// The settings of the link from one node to another.
     pub fn link(&self, topology: &Topology, from: NodeId, to: NodeId) -> LinkSettings {
-        let region = |node: NodeId| usize::from(topology.nodes[node.index()].region.0);
+        let region = |node: NodeId| usize::from(topology.place_of(node).region.0);
         LinkSettings {
             one_way: self.one_way[region(from)][region(to)],
             jitter: self.jitter,

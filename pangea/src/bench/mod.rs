@@ -165,6 +165,9 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
+    #[arg(long, conflicts_with_all = ["baseline", "lab"])]
+    caches: bool,
     /// When a record counts as durable: fsync, os or memory
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
@@ -273,8 +276,13 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
+        if self.caches && self.via == Via::Process {
+            let message = "--caches: caches are separate processes; leave out --via process";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         let plan = Plan {
             options: self.options()?.0,
+            has_caches: self.caches,
             jitter_ms: self.jitter,
             durability: self.durability,
             is_metered: self.stages,

@@ -122,8 +122,9 @@ impl NodeCounters {
         let answers = tokio::try_join!(client.links(), client.status(), client.latency_samples());
         let (links, status, traces) = answers.map_err(lost)?;
         let mut sent = vec![LinkTraffic::default(); nodes];
-        for link in links {
-            sent[link.peer.index()] = LinkTraffic::of(&link);
+        // Caches are in the regions of their nodes.
+        for link in links.iter().filter(|link| link.peer.index() < nodes) {
+            sent[link.peer.index()] = LinkTraffic::of(link);
         }
         Ok(Self { sent, counters: status.counters, traces })
     }

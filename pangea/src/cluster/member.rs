@@ -64,7 +64,7 @@ impl ProcessHandle {
 impl Member {
     /// Creates a node that is not running yet, with its files under `directory`.
     pub fn new(config: Config, directory: &Path, plan: &Plan) -> Self {
-        let name = plan.places().swap_remove(config.node.index());
+        let name = plan.name_of(config.node.index());
         let directory = directory.join(&name);
         let placement = plan.placements.get(plan.region_of(config.node.index()));
         let command_prefix =

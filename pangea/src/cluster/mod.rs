@@ -49,6 +49,8 @@ pub struct Cluster {
     pub plan: Plan,
     /// The nodes, by number.
     pub members: Vec<Member>,
+    /// Their caches, if they have any.
+    pub caches: Vec<Member>,
     directory: Directory,
 }
 
@@ -145,7 +147,10 @@ impl Cluster {
         let mut attempt = 1;
         loop {
             match start_members(&plan, directory.path()).await {
-                Ok(members) => return Ok(Self { plan, members, directory }),
+                Ok(mut members) => {
+                    let caches = members.split_off(plan.places().len());
+                    return Ok(Self { plan, members, caches, directory });
+                }
                 Err(error) if is_taken_port(&error) && attempt < PORT_ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
             }
@@ -298,7 +303,7 @@ impl Cluster {
     /// # Errors
     /// If a node had to be killed, or something could not be removed.
     pub async fn stop(self) -> Result<(), Failure> {
-        let stopped = stop_all(self.members).await;
+        let stopped = stop_all(self.members.into_iter().chain(self.caches).collect()).await;
         let removed = self.directory.close();
         stopped.and(removed)
     }

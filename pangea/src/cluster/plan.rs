@@ -14,7 +14,7 @@ use pangea_node::log::Durability;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::protocol::{CheckOptions, NodesMin, SupportsPartitions, with_protocol};
+use crate::protocol::{CheckOptions, NodesMin, SupportsCaches, SupportsPartitions, with_protocol};
 use crate::regions;
 
 /// The largest number of regions of a cluster: each is a process on this machine.
@@ -41,6 +41,8 @@ pub struct Plan {
     pub regions: Vec<String>,
     /// The number of shards, and the partitioning rules.
     pub partitions: Partitions,
+    /// Whether each node has a cache.
+    pub has_caches: bool,
     /// The round trip of each pair of regions.
     pub round_trips: Vec<RoundTrip>,
     /// The maximum additional random delay of each frame, in milliseconds.
@@ -144,6 +146,7 @@ impl Plan {
             options: toml::Table::new(),
             regions: regions.to_vec(),
             partitions: Partitions::default(),
+            has_caches: false,
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
@@ -176,9 +179,23 @@ impl Plan {
         self.regions.iter().flat_map(of_region).collect()
     }
 
-    /// Returns the region of a node, by number.
+    /// Returns the name of a node or cache, by number: caches come after all nodes.
+    pub fn name_of(&self, node: usize) -> String {
+        let places = self.places();
+        match places.get(node) {
+            Some(place) => place.clone(),
+            None => format!("{}.cache", places[node - places.len()]),
+        }
+    }
+
+    /// Returns the region of a node or cache, by number.
     pub fn region_of(&self, node: usize) -> usize {
-        node / self.shards()
+        node % self.places().len() / self.shards()
+    }
+
+    /// Returns the number of nodes and caches.
+    fn process_count(&self) -> usize {
+        self.places().len() * if self.has_caches { 2 } else { 1 }
     }
 
     /// Returns the emulated round trip between two regions in milliseconds.
@@ -212,11 +229,17 @@ impl Plan {
         }
         // Any addresses are valid here: they are not used.
         let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let addresses: Vec<SocketAddr> = addresses.take(2 * nodes).collect();
+        let addresses: Vec<SocketAddr> = addresses.take(2 * self.process_count()).collect();
         self.config(0, Path::new("data"), &addresses)?;
         if self.shards() > 1 && !with_protocol(&self.protocol, SupportsPartitions)? {
             return Err(Failure::Usage(format!(
                 "--partitions: protocol {:?} stores all rows on each node",
+                self.protocol
+            )));
+        }
+        if self.has_caches && !with_protocol(&self.protocol, SupportsCaches)? {
+            return Err(Failure::Usage(format!(
+                "--caches: protocol {:?} has no caches",
                 self.protocol
             )));
         }
@@ -231,14 +254,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the configuration of every node, with addresses that are currently free.
+    /// Returns the configuration of every node, and then of every cache, with addresses that are
+    /// currently free.
     ///
     /// # Errors
     /// If no port is free, or a setting has an invalid value.
     pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
-        let places = self.places();
         let addresses = match &self.placements[..] {
-            [] => free_addresses(2 * places.len())?,
+            [] => free_addresses(2 * self.process_count())?,
             placements => {
                 assert_eq!(placements.len(), self.regions.len(), "one environment per region");
                 let ports = (PORT_FIRST..).take(2 * self.shards());
@@ -248,10 +271,11 @@ impl Plan {
                 placements.iter().flat_map(of_placement).map(SocketAddr::from).collect()
             }
         };
-        let config = |(index, place): (usize, &String)| {
-            self.config(index, &directory.join(place).join("data"), &addresses)
+        assert!(!self.has_caches || self.placements.is_empty(), "caches are on loopback");
+        let config = |index: usize| {
+            self.config(index, &directory.join(self.name_of(index)).join("data"), &addresses)
         };
-        places.iter().enumerate().map(config).collect()
+        (0..self.process_count()).map(config).collect()
     }
 
     fn config(
@@ -261,11 +285,13 @@ impl Plan {
         addresses: &[SocketAddr],
     ) -> Result<Config, Failure> {
         let shards = self.shards();
-        assert_eq!(addresses.len(), 2 * shards * self.regions.len(), "two for each node");
+        assert_eq!(addresses.len(), 2 * self.process_count(), "two for each node");
+        let node_count = self.places().len();
         let node = |(index, addresses): (usize, &[SocketAddr])| NodeConfig {
             id: NodeId(index as u16),
             region: self.regions[self.region_of(index)].clone(),
             shard: ShardId((index % shards) as u16),
+            cache_of: index.checked_sub(node_count).map(|home| NodeId(home as u16)),
             peer: addresses[0],
             sql: addresses[1],
         };

@@ -75,6 +75,9 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
+    #[arg(long)]
+    caches: bool,
     /// Setting of the protocol, for example calvin.epoch_ms=5. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -110,6 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
+    let plan = Plan { has_caches: arguments.caches, ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));
@@ -192,6 +196,9 @@ async fn begin(
     say("")?;
     for member in &cluster.members {
         say(&format!("{:<14} {}", member.name(), member.sql_url()))?;
+    }
+    for cache in &cluster.caches {
+        say(&format!("{:<14} keeps the last batches of its region's node", cache.name()))?;
     }
     say("")?;
     let traffic = match arguments.load {

@@ -22,7 +22,8 @@ pub async fn measure(clients: &[Client]) -> Vec<Vec<Option<f64>>> {
         if let Ok(Ok(links)) = links {
             for link in links.iter().filter(|link| link.is_up) {
                 let ms = link.round_trip.map(|it| it.min.us as f64 / 1_000.0);
-                row[link.peer.index()] = ms;
+                // Caches are in the regions of their nodes.
+                row.get_mut(link.peer.index()).into_iter().for_each(|place| *place = ms);
             }
         }
         measured.push(row);

@@ -3,6 +3,7 @@
 mod advise;
 mod arguments;
 mod bench;
+mod caches;
 mod calibrate;
 mod demo;
 mod embedded;

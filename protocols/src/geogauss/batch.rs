@@ -8,6 +8,7 @@
 //!   | source | bid | epoch | is | view | rules | first sequence | count | record 0 | ..
 //!   | u16    | u64 | u64   |last| var  |       | u64            | var   |          |
 //!   +--------+-----+-------+----+------+-------+----------------+-------+----------+--
+//!   after the view, if bit 1 of "is last" is set: epochs since the base var, its lineage u64
 //!   record: work u8, attempt u8, epochs since its start var, offset in the epoch var, then for
 //!     0 writes     epochs since its base var, read set, count var, writes
 //!     1 in order   procedure u32, args, has footprint u8, [footprint]
@@ -22,6 +23,7 @@ use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 use pangea_core::value::Value;
 
 use super::isolation::{CheckedWrite, Checks};
+use super::lineage::Base;
 use super::rank::RankInputs;
 use super::rules::Rules;
 use super::views::ViewNumber;
@@ -69,6 +71,8 @@ pub struct Batch {
     pub is_last: bool,
     /// The view in which the source has created it.
     pub view: ViewNumber,
+    /// The last epoch that its transactions can have read, unless that was confirmed.
+    pub base: Option<Base>,
     /// The rules of the source.
     pub rules: Rules,
     /// The number of the first transaction; the others follow without a gap.
@@ -155,6 +159,12 @@ fn decode_write(from: &mut Reader<'_>) -> Result<CheckedWrite, DecodeError> {
     Ok(CheckedWrite { write, is_checked: tagged & 2 == 2 })
 }
 
+fn decode_base(from: &mut Reader<'_>, of: SnapshotVersion) -> Result<Base, DecodeError> {
+    const WHAT: &str = "batch base";
+    let epoch = of.0.checked_sub(from.varint(WHAT)?).ok_or(DecodeError::new(WHAT))?;
+    Ok(Base { epoch: SnapshotVersion(epoch), lineage: from.u64(WHAT)? })
+}
+
 impl Batch {
     /// Encodes the batch.
     pub fn encode(&self) -> Bytes {
@@ -162,8 +172,12 @@ impl Batch {
         out.put_u16(self.source.0);
         out.put_u64(self.bid.0);
         out.put_u64(self.epoch.0);
-        out.put_u8(u8::from(self.is_last));
+        out.put_u8(u8::from(self.is_last) | u8::from(self.base.is_some()) << 1);
         out.put_varint(self.view.0);
+        if let Some(Base { epoch, lineage }) = self.base {
+            out.put_varint(self.epoch.0 - epoch.0);
+            out.put_u64(lineage);
+        }
         self.rules.encode(&mut out);
         out.put_u64(self.first_sequence);
         out.put_varint(self.records.len() as u64);
@@ -180,12 +194,13 @@ impl Batch {
         let source = NodeId(from.u16("batch source")?);
         let bid = Bid(from.u64("batch id")?);
         let epoch = SnapshotVersion(from.u64("batch epoch")?);
-        let is_last = match from.u8("batch end")? {
-            0 => false,
-            1 => true,
-            _ => return Err(DecodeError::new("batch end")),
-        };
+        let flags = from.u8("batch end")?;
+        if flags > 3 {
+            return Err(DecodeError::new("batch end"));
+        }
+        let (is_last, has_base) = (flags & 1 == 1, flags & 2 == 2);
         let view = ViewNumber(streams::number(from, "batch view")?);
+        let base = has_base.then(|| decode_base(from, epoch)).transpose()?;
         let rules = Rules::decode(from)?;
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
@@ -197,7 +212,7 @@ impl Batch {
         if !from.is_empty() {
             return Err(DecodeError::new("batch"));
         }
-        Ok(Self { source, bid, epoch, is_last, view, rules, first_sequence, records })
+        Ok(Self { source, bid, epoch, is_last, view, base, rules, first_sequence, records })
     }
 }
 
@@ -223,7 +238,8 @@ impl streams::Batch for Batch {
     }
 
     fn check(&self) -> Result<(), DecodeError> {
-        if !(1..=NUMBER_MAX).contains(&self.epoch.0) {
+        let is_before = self.base.is_none_or(|base| base.epoch < self.epoch);
+        if !(1..=NUMBER_MAX).contains(&self.epoch.0) || !is_before {
             return Err(DecodeError::new("batch epoch"));
         }
         match self.records.iter().all(is_sound) {
@@ -297,6 +313,7 @@ mod tests {
             epoch: SnapshotVersion(7),
             is_last: true,
             view: ViewNumber(3),
+            base: Some(Base { epoch: SnapshotVersion(5), lineage: 99 }),
             rules: Rules { merge: MergeRule::Claims, horizon: 600, code: CodeDigest(7) },
             first_sequence: 40,
             records: all.into_iter().enumerate().map(record).collect(),
@@ -305,6 +322,8 @@ mod tests {
 
     #[test]
     fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let alone = Batch { base: None, ..batch() };
+        assert_eq!(Batch::decode(&alone.encode()), Ok(alone));
         let bytes = batch().encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         assert_eq!(batch().check(), Ok(()));
@@ -336,6 +355,8 @@ mod tests {
             let batch = Batch { epoch: SnapshotVersion(epoch), records: Vec::new(), ..batch() };
             assert!(batch.check().is_err(), "epoch {epoch}");
         }
+        let base = Some(Base { epoch: batch().epoch, lineage: 1 });
+        assert!(Batch { base, ..batch() }.check().is_err(), "it can't have read its own epoch");
     }
 
     proptest::proptest! {

@@ -21,8 +21,9 @@ use pangea_core::txn::Outcome;
 
 use super::deletions::Deletions;
 use super::knowledge::Configured;
+use super::lineage::Lineages;
 use super::membership::Sealed;
-use super::state::State;
+use super::state::{Applied, State};
 use super::views::Change;
 use super::{GeoGauss, Timer};
 use crate::agreement::Record;
@@ -62,6 +63,7 @@ pub(super) struct Meta {
     pub sealed: Option<Sealed>,
     pub agreement: Vec<Record<Change>>,
     pub deletions: Deletions,
+    pub lineages: Lineages,
 }
 
 /// The part of a restart's state that the checkpoint determines.
@@ -106,7 +108,7 @@ impl transfer::Configuration for Configuration {
 impl State {
     fn configuration(&self) -> Configuration {
         Configuration {
-            heads: self.applied.heads.clone(),
+            heads: self.confirmed().heads.clone(),
             sequences: self.streams.logs.iter().map(|log| log.next_sequence).collect(),
             configured: self.configured(),
         }
@@ -135,8 +137,8 @@ impl State {
             self.aim_at(target);
         }
         let version = checkpoint.version;
-        (self.applied.epoch, self.applied.heads) = (version, heads);
-        self.applied.deletions = meta.deletions;
+        let (deletions, lineages) = (meta.deletions, meta.lineages);
+        self.applied = Applied { epoch: version, heads, deletions, lineages };
         self.checkpoints.start_from(version);
         if cx.store.published() < version {
             cx.store.publish_alone(version);
@@ -173,16 +175,16 @@ impl GeoGauss {
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
         let State { checkpoints, replica, options, membership, .. } = &self.state;
         let is_due = checkpoints.is_due(replica, options.checkpoint_bytes);
-        if is_due && membership.driver.is_started() && self.state.applied.epoch.0 > 0 {
+        if is_due && membership.driver.is_started() && self.state.confirmed().epoch.0 > 0 {
             self.start_checkpoint(cx);
         }
     }
 
-    /// Requests a checkpoint of the applied epoch.
+    /// Requests a checkpoint of the confirmed epoch.
     pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
         cx.mark("checkpoints.begun");
         let state = &mut self.state;
-        let version = state.applied.epoch;
+        let Applied { epoch: version, deletions, lineages, .. } = state.confirmed().clone();
         let meta = Meta {
             log_head: cx.log_head(),
             configuration: state.configuration(),
@@ -194,13 +196,12 @@ impl GeoGauss {
             rejoin: state.target.clone(),
             sealed: state.membership.sealed.clone(),
             agreement: state.membership.driver.agreement().compacted_records(),
-            deletions: mutate!(
-                DeletionsNotKept: state.applied.deletions.clone() => Deletions::default()
-            ),
+            deletions: mutate!(DeletionsNotKept: deletions => Deletions::default()),
+            lineages,
         };
         cx.checkpoint(version, meta.encode());
         // Batches that the checkpoint does not cover. Later ones are further on in the log.
-        let logs = state.streams.logs.iter().zip(&state.applied.heads);
+        let logs = state.streams.logs.iter().zip(&state.confirmed().heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
         let lacking = lacking.map(|(_, slot)| slot.position);
         let lacking = lacking.chain(state.skips.first_needed(version)).min();
@@ -245,14 +246,16 @@ impl GeoGauss {
         transfer.retry(cx, replica, least, &ahead);
     }
 
-    /// Starts to send the state of the applied epoch to a peer.
+    /// Starts to send the state of the confirmed epoch to a peer.
     pub(super) fn send_checkpoint(&mut self, cx: &mut Cx<'_, Self>, to: (NodeId, u64)) {
         let configuration = self.state.configuration();
-        let mut deletions = Vec::new();
-        self.state.applied.deletions.encode(&mut deletions);
-        let State { applied, transfer, replica, .. } = &mut self.state;
-        let pin = cx.store.pin_at(applied.epoch).expect("the applied version is published");
-        let state = (pin, &configuration.encode()[..], deletions.into());
+        let mut rest = Vec::new();
+        let confirmed = self.state.confirmed();
+        confirmed.deletions.encode(&mut rest);
+        confirmed.lineages.encode(&mut rest);
+        let pin = cx.store.pin_at(confirmed.epoch).expect("the confirmed version is published");
+        let State { transfer, replica, .. } = &mut self.state;
+        let state = (pin, &configuration.encode()[..], rest.into());
         transfer.send_checkpoint(cx, replica, to, state, configuration.heads);
     }
 
@@ -263,20 +266,26 @@ impl GeoGauss {
         }
         let handed_on = incoming.take_handed_on();
         let from = &mut Reader::new(&handed_on);
-        let Ok(deletions) = Deletions::decode(from) else {
+        let deletions = Deletions::decode(from);
+        let (Ok(deletions), Ok(lineages)) = (deletions, Lineages::decode(from)) else {
             return cx.mark("geogauss.malformed_checkpoint");
         };
         let configured = incoming.configuration().configured.clone();
         if configured.decision > self.state.membership.decision {
             self.enter_view(cx, |state| state.configure(configured));
         }
+        self.close_early_batch(cx);
         let state = &mut self.state;
         let (version, configuration) = incoming.install(cx.store, state.applied.epoch);
         state.streams.skip_to(&configuration.heads, &configuration.sequences);
         self.forget_skipped(cx, configuration.heads[self.state.me().index()]);
         let state = &mut self.state;
-        (state.applied.epoch, state.applied.heads) = (version, configuration.heads);
-        state.applied.deletions = deletions;
+        let heads = configuration.heads;
+        state.applied = Applied { epoch: version, heads, deletions, lineages };
+        state.confirm_applied();
+        if state.early.is_some() {
+            cx.lineage(version, state.applied.lineages.last, true);
+        }
         state.epochs.skip_to(version.next());
         cx.store.publish_alone(version);
         state.counters.checkpoints_installed += 1;
@@ -299,6 +308,9 @@ impl GeoGauss {
         while let Some(skipped) =
             self.state.execution.in_flight.pop_front_if(|it| it.txn.sequence() < next)
         {
+            if skipped.is_answered {
+                continue;
+            }
             cx.mark("geogauss.outcome_unknown");
             cx.reply(skipped.job.ticket, Outcome::Aborted(outcome_unknown()));
         }
@@ -322,6 +334,7 @@ impl Meta {
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
         self.deletions.encode(&mut out);
+        self.lineages.encode(&mut out);
         out.into()
     }
 
@@ -344,6 +357,7 @@ impl Meta {
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let deletions = Deletions::decode(from)?;
+        let lineages = Lineages::decode(from)?;
         Ok(Self {
             log_head,
             configuration,
@@ -356,6 +370,7 @@ impl Meta {
             sealed,
             agreement,
             deletions,
+            lineages,
         })
     }
 }

@@ -12,19 +12,21 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Finished, Job as OrderedJob, ResultDetail};
 use pangea_core::exec::{Change, is_bulk, writes_bytes};
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
-use pangea_core::protocol::{Cx, ListedFate};
+use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Version};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState, Write};
 
 use super::GeoGauss;
 use super::batch::{Batch, TxnRecord, Work};
 use super::deletions::hash_row;
+use super::early::{MergedEpoch, read_lost};
 use super::merge::{Before, Candidate, Fate, decide};
 use super::options::Options;
 use super::rank::{Rank, RankInputs};
@@ -33,14 +35,23 @@ use super::rules::Rules;
 use super::state::{InFlight, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
 use crate::inputs::{refuses_clients, skipped, stopping};
-use crate::replica::kind;
 use crate::streams::{BufferedBatch, Heads};
 
 /// The result of a transaction of an epoch.
-enum Decision {
+pub(super) enum Decision {
     Merged,
     Lost(Abort),
     Ran(Finished),
+}
+
+impl Decision {
+    fn is_commit(&self) -> bool {
+        match self {
+            Self::Merged => true,
+            Self::Lost(_) => false,
+            Self::Ran(finished) => finished.outcome.is_ok(),
+        }
+    }
 }
 
 /// The transactions of an epoch, ordered by source, batch and position.
@@ -48,6 +59,8 @@ enum Decision {
 struct Epoch<'a> {
     number: SnapshotVersion,
     records: &'a [&'a TxnRecord],
+    /// Whether each transaction may have read an epoch that was rolled back.
+    has_read_lost: &'a [bool],
     node_count: usize,
 }
 
@@ -76,6 +89,10 @@ impl Deleted {
 impl GeoGauss {
     /// Merges the epochs that are ready, in order, and answers strict reads.
     pub(super) fn merge_ready(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.stops.is_over() || self.state.has_failed {
+            return self.answer_fresh(cx);
+        }
+        self.confirm_ready(cx);
         let mut merged = 0;
         while !self.state.stops.is_over()
             && let Some((epoch, heads)) = self.state.next_ready()
@@ -89,6 +106,7 @@ impl GeoGauss {
             self.try_to_merge(cx, epoch, heads);
             merged += 1;
         }
+        self.confirm_ready(cx);
         self.answer_fresh(cx);
     }
 
@@ -106,13 +124,13 @@ impl GeoGauss {
         let batches = state.batches_upto(&heads);
         let records: Vec<&TxnRecord> = batches.iter().flat_map(|batch| &batch.records).collect();
         let node_count = state.replica.topology.node_count();
-        let epoch = Epoch { number, records: &records, node_count };
+        let has_read_lost = state.has_read_lost(cx, &batches);
+        let epoch = Epoch { number, records: &records, has_read_lost: &has_read_lost, node_count };
         let mut decisions: Vec<Option<Decision>> = records.iter().map(|_| None).collect();
         let mut deleted = Deleted::default();
-        let ran = if state.is_skipped(number) {
+        let skipped_txns = state.is_skipped(number).then_some(records.len() as u64);
+        let ran = if skipped_txns.is_some() {
             cx.mark("geogauss.epoch_skipped");
-            let txns = records.len() as u64;
-            state.note_listed(number, ListedFate::Skipped { txns });
             decisions.fill_with(|| Some(Decision::Ran(skipped(number))));
             Vec::new()
         } else {
@@ -121,42 +139,40 @@ impl GeoGauss {
             state.run_in_order(cx, epoch, &mut decisions, &mut deleted)
         };
         cx.begin_work();
-        state.log_epoch(cx, epoch, &heads, &decisions, ran);
-        let horizon = horizon_of(number, &state.options);
-        state.applied.deletions.note(number, deleted.rows, horizon);
-        (state.applied.epoch, state.applied.heads) = (number, heads);
+        let record = state.record_of(epoch, &heads, &decisions, ran);
+        let (own, deleted) = (state.take_own(&records, decisions), deleted.rows);
+        state.applied.advance(number, heads.clone(), deleted.clone(), &state.options);
         // A replica that was removed adds nothing to the epochs of the others.
         state.epochs.skip_to(number.next());
-        state.counters.epochs += 1;
-        cx.mark("geogauss.epoch_merged");
         cx.store.publish(number);
-        let why = state.digests.note_epoch(cx, &state.replica, number);
-        self.stop_if_differing(cx, why);
-        self.settle(cx, number, &records, decisions);
-        self.state.reclaim(cx);
+        let skipped = skipped_txns;
+        let merged = MergedEpoch { number, heads, record, deleted, own, skipped };
+        match self.state.early {
+            None => self.confirm(cx, merged),
+            Some(_) => self.keep_early(cx, merged),
+        }
         cx.end_work(CpuStage::Settle, records.len());
     }
 
     /// Answers the clients of this node whose transactions were in an epoch.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
-        records: &[&TxnRecord],
-        decisions: Vec<Option<Decision>>,
+        own: Vec<(TxnId, Decision)>,
     ) {
-        let me = self.state.me();
-        let own = records.iter().zip(decisions).filter(|(it, _)| it.inputs.txn.node() == me);
-        for (record, decision) in own {
-            let txn = record.inputs.txn;
-            if let Work::Merge { checks, .. } = &record.work {
-                let writes = checks.writes.iter().map(|it| &it.write);
-                self.state.execution.overlay.remove(txn, writes);
-            }
+        for (txn, decision) in own {
             // Nobody waits for a transaction from before a restart.
             let in_flight = self.state.execution.in_flight.pop_front_if(|it| it.txn == txn);
-            let Some(InFlight { job, result, .. }) = in_flight else { continue };
-            let outcome = match decision.expect("each transaction is decided") {
+            let Some(InFlight { job, result, is_answered, .. }) = in_flight else { continue };
+            if is_answered {
+                if !decision.is_commit() {
+                    cx.mark("geogauss.acknowledged_lost");
+                    self.state.counters.acknowledged_lost += 1;
+                }
+                continue;
+            }
+            let outcome = match decision {
                 Decision::Lost(abort) => {
                     self.try_again(cx, job, abort);
                     continue;
@@ -243,9 +259,43 @@ impl State {
         slots.map(|slot| slot.batch.clone()).collect()
     }
 
-    /// Removes the versions from the store that no reader of the merged epoch sees.
-    fn reclaim(&self, cx: &Cx<'_, GeoGauss>) {
-        cx.store.reclaim_at_most(self.applied.epoch, RECLAIM_VERSIONS_MAX);
+    /// The results of this replica's transactions of an epoch. They are decided, and nobody else
+    /// reads their writes from the overlay.
+    fn take_own(
+        &mut self,
+        records: &[&TxnRecord],
+        decisions: Vec<Option<Decision>>,
+    ) -> Vec<(TxnId, Decision)> {
+        let me = self.me();
+        let own = records.iter().zip(decisions).filter(|(it, _)| it.inputs.txn.node() == me);
+        let own = own.map(|(record, decision)| {
+            let txn = record.inputs.txn;
+            if let Work::Merge { checks, .. } = &record.work {
+                let writes = checks.writes.iter().map(|it| &it.write);
+                self.execution.overlay.remove(txn, writes);
+            }
+            (txn, decision.expect("each transaction is decided"))
+        });
+        own.collect()
+    }
+
+    /// Removes the versions from the store that no reader of the confirmed epoch sees.
+    pub(super) fn reclaim(&self, cx: &Cx<'_, GeoGauss>) {
+        cx.store.reclaim_at_most(self.confirmed().epoch, RECLAIM_VERSIONS_MAX);
+    }
+
+    /// Whether each transaction of some batches may have read an epoch that was rolled back.
+    fn has_read_lost(&self, cx: &mut Cx<'_, GeoGauss>, batches: &[Arc<Batch>]) -> Vec<bool> {
+        let mut of_records = Vec::new();
+        for batch in batches {
+            let is_known = batch.base.is_none_or(|base| self.applied.lineages.has(base));
+            let is_known = mutate!(LostReadCounts: is_known => true);
+            if !is_known {
+                cx.mark("geogauss.has_read_lost");
+            }
+            of_records.extend(batch.records.iter().map(|_| !is_known));
+        }
+        of_records
     }
 
     /// §4.1.2: merges the write sets and applies those of the transactions that commit.
@@ -260,6 +310,10 @@ impl State {
         let (places, mut candidates): (Vec<usize>, Vec<Candidate<'_>>) = records
             .filter_map(|(i, record)| {
                 let Work::Merge { base, checks } = &record.work else { return None };
+                if epoch.has_read_lost[i] {
+                    decisions[i] = Some(Decision::Lost(read_lost()));
+                    return None;
+                }
                 let txn = record.inputs.txn;
                 Some((i, Candidate { txn, rank: epoch.rank(i), base: *base, checks }))
             })
@@ -337,16 +391,15 @@ impl State {
         ordered::execute(cx.pool, registry, cx.store, epoch, jobs, header, detail)
     }
 
-    /// Logs the decisions, so that a restart does not have to find them again. `ran` are the places
-    /// of the programs that ran in order.
-    fn log_epoch(
-        &mut self,
-        cx: &mut Cx<'_, GeoGauss>,
+    /// The record of the decisions, so that a restart does not have to find them again. `ran` are
+    /// the places of the programs that ran in order.
+    fn record_of(
+        &self,
         epoch: Epoch<'_>,
         heads: &Heads,
         decisions: &[Option<Decision>],
         ran: Vec<usize>,
-    ) {
+    ) -> Bytes {
         let is_merged = |it: &Option<Decision>| matches!(it, Some(Decision::Merged));
         let mut room = LOGGED_BYTES_MAX;
         let logged = |entry: usize| {
@@ -367,9 +420,7 @@ impl State {
         let is_valid = decisions.iter().map(is_merged).collect();
         let decisions = Decisions { is_valid, ordered };
         let (heads, before) = (heads.clone(), self.applied.epoch);
-        let record = EpochRecord { epoch: epoch.number, before, heads, decisions }.encode();
-        let position = self.replica.persist(cx, &kind::EPOCH, record);
-        self.checkpoints.note_record(epoch.number, position);
+        EpochRecord { epoch: epoch.number, before, heads, decisions }.encode()
     }
 
     fn is_bulk(&self, record: &TxnRecord) -> bool {

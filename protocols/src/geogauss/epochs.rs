@@ -89,9 +89,9 @@ impl State {
         epochs.max().unwrap_or_default().max(self.applied.epoch)
     }
 
-    /// Whether all batches that some replica is known to have are merged.
+    /// Whether all batches that some replica is known to have are merged, for good.
     pub(super) fn has_merged_all(&self) -> bool {
-        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        let logs = self.streams.logs.iter().zip(&self.confirmed().heads);
         logs.into_iter().all(|(log, head)| log.known.max(log.received) <= *head)
     }
 
@@ -107,8 +107,7 @@ impl State {
                 within.last().map_or(*head, |(bid, _)| *bid)
             })
             .collect();
-        let are_available = heads.iter().zip(&self.streams.available).all(|(head, it)| head <= it);
-        mutate!(MergedBeforeAvailable: are_available => true).then_some((epoch, heads))
+        self.is_safe(&heads).then_some((epoch, heads))
     }
 
     /// All transactions of the epochs up to this one are merged.

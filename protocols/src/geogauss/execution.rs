@@ -28,6 +28,7 @@ use pangea_core::txn::{Abort, Certified, Footprint, Outcome, Program, SqlState};
 
 use super::batch::{Batch, TxnRecord, Work};
 use super::chains::run_at;
+use super::early::read_lost;
 use super::isolation::{self, Checks};
 use super::options::{Conflicts, Execution, Validation};
 use super::origin;
@@ -125,6 +126,9 @@ impl GeoGauss {
             cx.mark("geogauss.queue_in_slices");
             cx.resume();
         }
+        // After a lost disk, batches that only a cache had come back later than the numbers.
+        let next = self.state.streams.own(&self.state.replica).next_sequence;
+        self.state.streams.next_sequence = self.state.streams.next_sequence.max(next);
         let start = self.state.present_epoch(cx);
         let (in_order, optimistic): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| self.goes_in_order(job));
@@ -230,6 +234,11 @@ impl GeoGauss {
         let Program::Certified(certified) = std::mem::replace(&mut job.program, empty) else {
             panic!("calls are run");
         };
+        if self.state.early.is_some() && certified.timeline != cx.store.timeline() {
+            cx.mark("geogauss.read_lost");
+            self.state.counters.txns_aborted += 1;
+            return cx.reply(job.ticket, Outcome::Aborted(read_lost()));
+        }
         let newest = self.state.applied.epoch;
         let base = mutate!(CertifiedOnNewest: certified.at.min(newest) => newest);
         let checks = match self.state.options.validation {
@@ -302,7 +311,8 @@ impl GeoGauss {
             self.state.counters.txns_local += 1;
         }
         cx.named(job.ticket, txn.sequence());
-        execution.in_flight.push_back(InFlight { txn, epoch, attempt, start, job, result });
+        let in_flight = InFlight { txn, epoch, attempt, start, job, result, is_answered: false };
+        execution.in_flight.push_back(in_flight);
         if execution.current_bytes >= self.state.options.batch_bytes {
             cx.mark("geogauss.batch_full");
             self.start_broadcast(cx, false);
@@ -331,12 +341,16 @@ impl GeoGauss {
         is_last: bool,
         records: Vec<TxnRecord>,
     ) {
+        let base = self.state.unconfirmed_base();
         let State { replica, streams, membership, rules, .. } = &mut self.state;
         let next = streams.next_sequence;
         let first_sequence = records.first().map_or(next, |record| record.inputs.txn.sequence());
         let bid = streams.own(replica).received.next();
         let (source, view, rules) = (replica.me, membership.view.number, *rules);
-        let batch = Batch { source, bid, epoch, is_last, view, rules, first_sequence, records };
+        let has_read = records.iter().any(|it| matches!(it.work, Work::Merge { .. }));
+        let base = base.filter(|_| has_read);
+        let batch =
+            Batch { source, bid, epoch, is_last, view, base, rules, first_sequence, records };
         membership.own_head = membership.own_head.max(bid);
         cx.begin_work();
         let bytes = batch.encode();

@@ -19,6 +19,7 @@ use super::checkpoint::{Configuration, Meta};
 use super::deletions::Deletions;
 use super::isolation::{CheckedWrite, Checks};
 use super::knowledge::{Configured, Known, Rejoined};
+use super::lineage::{Base, Lineages};
 use super::membership::{Sealed, decode_report, encode_report};
 use super::merge::MergeRule;
 use super::rank::RankInputs;
@@ -76,8 +77,9 @@ fn batch() -> Bytes {
     };
     let records = all.into_iter().enumerate().map(record).collect();
     let rules = Rules { merge: MergeRule::Greedy, horizon: 600, code: CodeDigest(7) };
-    let (bid, view) = (Bid(7), ViewNumber(2));
-    Batch { source, bid, epoch, is_last: true, view, rules, first_sequence: 40, records }.encode()
+    let (bid, view, is_last) = (Bid(7), ViewNumber(2), true);
+    let base = Some(Base { epoch: SnapshotVersion(8), lineage: 99 });
+    Batch { source, bid, epoch, is_last, view, base, rules, first_sequence: 40, records }.encode()
 }
 
 fn report() -> Report {
@@ -116,7 +118,8 @@ fn agreement() -> Vec<Record<Change>> {
 
 fn messages() -> Vec<Vec<u8>> {
     let version = SnapshotVersion(300);
-    let all: [Message; 9] = [
+    let (head, token) = (Bid(300), 5);
+    let all: [Message; 14] = [
         streams::Message::Batch { bytes: batch() }.into(),
         Message::Eof { through: version, reached: SnapshotVersion(7), last: Bid(9), view: 2 },
         Message::Agreement { bytes: Bytes::from_static(b"bytes") },
@@ -133,6 +136,11 @@ fn messages() -> Vec<Vec<u8>> {
         Message::MembershipRequest { token: 5, joined: 2 },
         Message::Membership { token: 5, is_member: true, known: version },
         Message::Stopping { is_settled: true },
+        Message::Keep { collected: Bid(6), after: Bid(8), bytes: batch() },
+        Message::Kept { head },
+        Message::Collected { upto: head },
+        Message::CacheRequest { token, view: 2 },
+        Message::CacheHead { token, head },
         Message::Digests {
             digests: vec![crate::digests::EpochDigest {
                 epoch: SnapshotVersion(9),
@@ -246,6 +254,8 @@ fn states() -> Vec<Vec<u8>> {
     let epoch = EpochRecord { epoch: number, before, heads: heads.clone(), decisions };
     let mut deletions = Deletions::default();
     deletions.note(SnapshotVersion(5), [1, 2], SnapshotVersion(2));
+    let mut lineages = Lineages::default();
+    lineages.note(SnapshotVersion(5), &[Bid(2), Bid(300), Bid(0)], Some(SnapshotVersion(2)));
     let meta = Meta {
         log_head: LogPosition(9),
         configuration: Configuration::of(heads, vec![5, 300, 1], configured()),
@@ -258,6 +268,7 @@ fn states() -> Vec<Vec<u8>> {
         sealed: None,
         agreement: agreement(),
         deletions,
+        lineages,
     };
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let known = Known {

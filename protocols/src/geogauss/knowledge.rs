@@ -106,7 +106,7 @@ impl State {
         let life = &self.membership.view.lives[node.index()];
         Known {
             is_whole,
-            target: Target { epoch: self.applied.epoch, heads: self.streams.received_heads() },
+            target: Target { epoch: self.confirmed().epoch, heads: self.streams.received_heads() },
             own_head: last.max(log.known).max(log.received).max(life.head),
             next_sequence: log.next_sequence,
             configuration: self.configured(),
@@ -229,7 +229,9 @@ impl presence::Owner for GeoGauss {
         }
     }
 
-    fn note_evidence(&mut self, _: NodeId, _: &Evidence) {}
+    fn note_evidence(&mut self, _: NodeId, known: &Evidence) {
+        self.note_own_found(known.batches);
+    }
 
     fn lost(&self, from: NodeId, known: &Evidence) -> Option<String> {
         let State { streams, replica, membership, .. } = &self.state;

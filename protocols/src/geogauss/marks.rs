@@ -98,6 +98,30 @@ const OWN: &[Mark] = &[
     mark("geogauss.lost", "a transaction loses to another one"),
     mark("geogauss.too_old", "a transaction loses because its snapshot is before the horizon"),
     mark("geogauss.tried_again", "a program that has lost is run again"),
+    // §5.2, caches.
+    mark("geogauss.batch_kept", "a cache persists a batch").rare("only some clusters have caches"),
+    mark("geogauss.kept_after_gap", "a cache lacks the batch before one that arrives")
+        .never("a home sends its batches in order"),
+    mark("geogauss.fetched_from_cache", "a cache sends batches")
+        .rare("only some clusters have caches"),
+    mark("geogauss.batch_of_cache", "a batch arrives from a cache")
+        .rare("only some clusters have caches"),
+    mark("geogauss.caches_asked", "the caches of a removed replica are asked")
+        .rare("only some clusters have caches"),
+    mark("geogauss.cache_sealed", "a cache confirms no more batches of a view")
+        .rare("only some clusters have caches"),
+    mark("geogauss.caches_late", "a seal does not wait for caches any longer")
+        .rare("only some clusters have caches"),
+    mark("geogauss.cache_of_another", "a message is not one that a cache can send or take")
+        .rare("a replica must lose its disk while its cache sends something"),
+    // §5.2, early epochs.
+    mark("geogauss.merged_early", "an epoch is merged before it is confirmed"),
+    mark("geogauss.retreated", "early epochs with batches that do not count are rolled back"),
+    mark("geogauss.acknowledged_lost", "a transaction is lost whose commit was acknowledged"),
+    mark("geogauss.read_lost", "an interactive transaction has read a state that was lost")
+        .rare("it must begin before a replica rolls back and end after that"),
+    mark("geogauss.has_read_lost", "a batch may depend on an epoch that was rolled back")
+        .rare("two replicas must be lost within a moment"),
     // Strict reads.
     mark("geogauss.strict_read", "a strict read waits for the epochs that have ended"),
     mark("geogauss.strict_read_asks_again", "a strict read asks again who is a member"),

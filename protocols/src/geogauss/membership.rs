@@ -345,7 +345,8 @@ impl GeoGauss {
     pub(super) fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         let membership = &self.state.membership;
         let agreement = membership.driver.agreement();
-        if !agreement.is_leader() || agreement.end() != membership.taken {
+        let is_asking = self.state.caches.is_asking();
+        if !agreement.is_leader() || agreement.end() != membership.taken || is_asking {
             return;
         }
         let change = match &membership.sealed {
@@ -401,12 +402,13 @@ impl GeoGauss {
         if number <= self.state.membership.taken {
             return;
         }
+        self.end_asking_caches(cx, true);
         self.state.membership.taken = number;
         match change {
             Change::Seal(seal) => {
-                if self.state.membership.view.allows(&seal) {
-                    self.state.apply_seal(cx, number, seal);
-                    self.send_report(cx);
+                let is_sound = self.state.membership.view.allows(&seal);
+                if is_sound && !self.ask_caches(cx, number, &seal) {
+                    self.report_on(cx, number, seal);
                 }
             }
             Change::View { seal, view } => {
@@ -419,11 +421,18 @@ impl GeoGauss {
         }
     }
 
+    /// Takes no more batches of the replicas that a seal removes, and reports on it.
+    pub(super) fn report_on(&mut self, cx: &mut Cx<'_, Self>, number: u64, seal: Seal) {
+        self.state.apply_seal(cx, number, seal);
+        self.send_report(cx);
+    }
+
     /// Moves to a view, and tells the peers the epochs that this replica has ended.
     pub(super) fn enter_view(&mut self, cx: &mut Cx<'_, Self>, apply: impl FnOnce(&mut State)) {
         cx.mark("geogauss.view_entered");
         let me = self.state.me();
         let had_life = self.state.has_life();
+        let lost_before = self.state.counters.acknowledged_lost;
         let before = self.state.membership.view.lives[me.index()];
         apply(&mut self.state);
         let mut record = Vec::new();
@@ -442,6 +451,7 @@ impl GeoGauss {
             epochs.skip_to(life.first);
             epochs.clock.follow(life.first, cx.now.at);
         }
+        self.retreat_if_cut(cx, self.state.counters.acknowledged_lost - lost_before);
         let peers: Vec<NodeId> = self.state.replica.peers().collect();
         peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
         self.ask_again(cx);
@@ -475,6 +485,11 @@ impl GeoGauss {
         let count = execution.in_flight.iter().take_while(counts).count();
         let count = mutate!(CountedAndRunAgain: count => 0);
         for void in self.state.execution.in_flight.split_off(count) {
+            if void.is_answered {
+                cx.mark("geogauss.acknowledged_lost");
+                self.state.counters.acknowledged_lost += 1;
+                continue;
+            }
             match void.job.program {
                 Program::Call { .. } => self.state.execution.queue.push_back(void.job),
                 Program::Certified(_) => {

@@ -98,6 +98,44 @@ messages! {
             /// The digests, in the order of their epochs.
             digests: Vec<EpochDigest> as Vec<EpochDigest>,
         } sized "message_other", malformed "digests.malformed";
+        /// §5.2: a batch of the sender, for a cache of it. Sent in order, once it is durable, from
+        /// the first batch on that some member may lack. The cache persists it, if it has the one
+        /// before, and replies with [`Message::Kept`].
+        72 => Keep {
+            /// Every member has merged the batches up to this one.
+            collected: Bid,
+            /// The batch before it.
+            after: Bid,
+            /// The batch as its source encoded it.
+            bytes: Bytes,
+        } bulk "message_batch", malformed "geogauss.cache_of_another";
+        /// §5.2: a cache has the batches of the receiver durably up to this one. The receiver may
+        /// answer its clients.
+        73 => Kept {
+            /// The last batch.
+            head: Bid,
+        } control "message_ack", malformed "geogauss.cache_of_another";
+        /// Every member has merged some batches of the sender. Sent to its caches with its
+        /// progress. They drop these batches.
+        74 => Collected {
+            /// The last one of them.
+            upto: Bid,
+        } control "message_other", malformed "geogauss.cache_of_another";
+        /// §5.2: asks a cache of a replica that is about to be removed for its last batch. The
+        /// receiver confirms no more batches of the view, and replies with [`Message::CacheHead`].
+        75 => CacheRequest {
+            /// The sender's name for the request.
+            token: u64 as Varint,
+            /// The view that is about to end.
+            view: u64 as Number,
+        } control "message_other", malformed "geogauss.cache_of_another";
+        /// The reply to a [`Message::CacheRequest`], once all batches are durable.
+        76 => CacheHead {
+            /// The name that the requester gave to the request.
+            token: u64 as Varint,
+            /// The last batch of the cache.
+            head: Bid,
+        } control "message_other", malformed "geogauss.cache_of_another";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }

@@ -15,6 +15,8 @@
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
 //! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs`, `rules.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs`, `failure.rs` | | every outcome |
+//! | caches | §5.2 | `cache.rs`, `caches.rs` | Keep, Kept, Collected, CacheRequest, CacheHead | that a batch survives its replica |
+//! | early epochs | §5.2 | `early.rs`, `lineage.rs` | | what may still be rolled back |
 //! | membership | §5.2 | `membership.rs`, `removal.rs`, `views.rs` | Agreement, Report | who has to end an epoch, and which batches of the others count |
 //! | progress | | `progress.rs` | Progress | the batches that no replica needs, and who can join |
 //! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
@@ -31,11 +33,14 @@
 //! - The state after an epoch depends only on the state before it and the batches of the epoch.
 
 pub mod batch;
+mod cache;
+mod caches;
 mod chains;
 mod checkpoint;
 pub mod clock;
 mod commit;
 pub mod deletions;
+mod early;
 mod epochs;
 mod execution;
 #[cfg(test)]
@@ -46,6 +51,7 @@ mod fuzz;
 mod hot;
 pub mod isolation;
 mod knowledge;
+mod lineage;
 mod marks;
 mod membership;
 pub mod merge;
@@ -74,18 +80,21 @@ use crate::inputs::Timer;
 use crate::transfer;
 use crate::{presence, streams};
 use batch::Batch;
+use cache::Cache;
 use checkpoint::Configuration;
 use knowledge::Known;
 pub use merge::MergeRule;
 pub use messages::Message;
-pub use options::{Conflicts, Execution, Options, Validation};
+pub use options::{Ack, Conflicts, Execution, Options, Validation};
 use progress::Progress;
 use state::{End, State};
 use views::ViewNumber;
 
-/// A replica.
+/// A replica, or a cache of one.
 pub struct GeoGauss {
+    /// The state of the replica. A cache has it, too, and does not use it.
     state: State,
+    cache: Option<Cache>,
 }
 
 impl streams::Host for GeoGauss {
@@ -103,6 +112,7 @@ impl transfer::Host for GeoGauss {
 impl Protocol for GeoGauss {
     const NAME: &'static str = "geogauss";
     const REJOINS: bool = true;
+    const CACHES: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
 
@@ -118,6 +128,10 @@ impl Protocol for GeoGauss {
         options.guarantee()
     }
 
+    fn may_lose_commits(options: &Options) -> bool {
+        options.ack != Ack::Replicated
+    }
+
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
     }
@@ -131,10 +145,15 @@ impl Protocol for GeoGauss {
     }
 
     fn new(setup: Setup<Self>) -> Self {
-        Self { state: State::new(setup) }
+        let cache = Cache::new(setup.me, &setup.topology);
+        let me = setup.topology.home_of(setup.me).unwrap_or(setup.me);
+        Self { state: State::new(Setup { me, ..setup }), cache }
     }
 
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
+        if let Some(cache) = &mut self.cache {
+            return cache.step(cx, input);
+        }
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
@@ -143,6 +162,7 @@ impl Protocol for GeoGauss {
             Input::Timer(Timer::Epoch) => self.on_epoch_timeout(cx),
             Input::Timer(Timer::Fetch) => {
                 self.state.streams.on_fetch_timeout(cx, &self.state.replica);
+                self.fetch_own(cx);
             }
             Input::Timer(Timer::Tick) => self.on_tick(cx),
             Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
@@ -159,6 +179,7 @@ impl Protocol for GeoGauss {
             Input::Stop => self.on_stop(cx),
             Input::Prefetched { .. } => unreachable!("GeoGauss fetches no rows"),
         }
+        self.end_asking_caches(cx, false);
         self.settle_agreement(cx);
         self.follow_peers(cx);
         self.end_epoch_alone(cx);
@@ -167,14 +188,19 @@ impl Protocol for GeoGauss {
         self.run_queue(cx);
         self.checkpoint_if_due(cx);
         self.advance_stop(cx);
+        self.feed_caches(cx);
     }
 
     fn status(&self) -> Status {
-        self.state.status()
+        self.cache.as_ref().map_or_else(|| self.state.status(), Cache::status)
+    }
+
+    fn confirmed(&self) -> Option<SnapshotVersion> {
+        self.state.early.as_ref().map(|early| early.confirmed.epoch)
     }
 
     fn may_stop(&self) -> bool {
-        self.state.stops.may_stop()
+        self.cache.is_some() || self.state.stops.may_stop()
     }
 
     fn ends_alone(&self) -> bool {
@@ -186,16 +212,20 @@ impl Protocol for GeoGauss {
     }
 
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
-        Some(self.state.agreed())
+        self.cache.is_none().then(|| self.state.agreed())
     }
 
     fn invariants(&self) {
+        self.cache.iter().for_each(Cache::invariants);
         self.state.invariants();
     }
 }
 
 impl GeoGauss {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        if self.state.replica.topology.home_of(from).is_some() {
+            return self.on_cache_message(cx, from, message);
+        }
         if matches!(message, Message::Presence(_)) {
             self.handle(cx, from, message);
             for early in self.state.presence.take_admitted(from) {
@@ -222,15 +252,12 @@ impl GeoGauss {
         }
         let State { streams, replica, transfer, .. } = &mut self.state;
         match message {
-            Message::Streams(message) => match streams.on_message(cx, replica, from, message) {
-                Some(streams::Event::Gone { source, first }) => {
-                    self.retry_transfer(cx);
-                    let State { streams, replica, .. } = &mut self.state;
-                    streams.fetch_elsewhere(cx, replica, source, first);
-                }
-                // It counts like any other, and no client waits for it.
-                Some(streams::Event::OwnBatch(_)) | None => {}
-            },
+            Message::Keep { .. }
+            | Message::Kept { .. }
+            | Message::Collected { .. }
+            | Message::CacheRequest { .. }
+            | Message::CacheHead { .. } => cx.mark("geogauss.cache_of_another"),
+            Message::Streams(message) => self.on_stream_message(cx, from, message),
             Message::Presence(message) => {
                 if presence::on_message(self, cx, from, message) {
                     // The peers may not have heard of the epochs that it has ended.
@@ -277,6 +304,27 @@ impl GeoGauss {
         }
     }
 
+    fn on_stream_message(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        message: streams::Message,
+    ) {
+        if let streams::Message::Ack { heads } = &message {
+            self.note_own_found(heads[self.state.me().index()]);
+        }
+        let State { streams, replica, .. } = &mut self.state;
+        match streams.on_message(cx, replica, from, message) {
+            Some(streams::Event::Gone { source, first }) => {
+                self.retry_transfer(cx);
+                let State { streams, replica, .. } = &mut self.state;
+                streams.fetch_elsewhere(cx, replica, source, first);
+            }
+            // It counts like any other, and no client waits for it.
+            Some(streams::Event::OwnBatch(_)) | None => {}
+        }
+    }
+
     /// The log is durable up to `position`.
     fn on_durable(&mut self, cx: &mut Cx<'_, Self>, position: LogPosition) {
         self.state.note_reserved(position);
@@ -287,6 +335,9 @@ impl GeoGauss {
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        if self.state.replica.topology.home_of(peer).is_some() {
+            return self.on_cache_up(cx, peer);
+        }
         let State { replica, presence, stops, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         stops.forget(peer);
@@ -301,6 +352,9 @@ impl GeoGauss {
 
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        if self.state.replica.topology.home_of(peer).is_some() {
+            return self.on_cache_down(peer);
+        }
         let State { replica, presence, transfer, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
         presence.forget_session(peer);

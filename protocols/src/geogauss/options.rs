@@ -40,6 +40,11 @@ pub struct Options {
     /// Whether a program reads the writes of transactions of its node that are not decided yet. It
     /// loses if they do.
     pub chains: bool,
+    /// When an epoch is merged and its clients are answered.
+    pub ack: Ack,
+    /// The time for which the removal of a replica waits for its caches, in milliseconds.
+    #[serde(deserialize_with = "within::<0, 60_000, _, _>")]
+    pub cache_ms: u64,
     /// How often a program is run at its source before every replica runs it in order.
     #[serde(deserialize_with = "within::<1, 100, _, _>")]
     pub attempts_optimistic: u8,
@@ -117,6 +122,21 @@ pub enum Execution {
     Synchronous,
 }
 
+/// When an epoch is merged and its clients are answered (§5.2), once all members have ended it and
+/// all of its batches are here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ack {
+    /// Each batch is on f + 1 disks.
+    #[default]
+    Replicated,
+    /// Those of this replica are on its disk, and on that of one of its caches. Commits can be
+    /// lost with both. While no cache is connected, as [`Ack::Replicated`].
+    Cached,
+    /// Those of this replica are on its disk. Commits can be lost with it.
+    Merged,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -130,6 +150,8 @@ impl Default for Options {
             merge: MergeRule::Greedy,
             conflicts: Conflicts::InOrder,
             chains: true,
+            ack: Ack::Replicated,
+            cache_ms: 2_000,
             attempts_optimistic: 3,
             horizon_ms: 60_000,
             removal_ms: 500,
@@ -156,6 +178,7 @@ impl Options {
             merge: MergeRule::Claims,
             conflicts: Conflicts::Abort,
             chains: false,
+            ack: Ack::Cached,
             silence_epochs: 0,
             ..Self::default()
         }
@@ -259,6 +282,8 @@ impl Options {
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [20_000, 256 << 20][rng.usize(..2)],
             skip_epochs: SkippedEpochs::default(),
+            ack: [Ack::Replicated, Ack::Replicated, Ack::Cached, Ack::Merged][rng.usize(..4)],
+            cache_ms: [100, 2_000][rng.usize(..2)],
         }
     }
 

@@ -43,7 +43,7 @@ impl State {
             false => membership.view.lives[self.me().index()].joined,
         };
         Progress {
-            applied: self.applied.epoch,
+            applied: self.confirmed().epoch,
             durable: self.checkpoints.durable,
             view: membership.view.number,
             decision: membership.durable_decision(self.streams.synced),
@@ -54,7 +54,7 @@ impl State {
 
     /// The batches up to these heads are merged here, and the effects survive a restart.
     fn merged_heads(&self) -> Heads {
-        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        let logs = self.streams.logs.iter().zip(&self.confirmed().heads);
         // The other replicas must retain everything that this one could lose in a crash.
         logs.map(|(log, head)| log.durable.min(*head)).collect()
     }
@@ -62,17 +62,19 @@ impl State {
     /// Drops batches that all members have merged, and decisions that all replicas have taken.
     fn collect(&mut self) {
         let members: Vec<NodeId> = self.membership.view.members().collect();
-        let State { streams, transfer, membership, applied, .. } = self;
-        streams.collect(&members, &applied.heads, |source| transfer.least_retained(source));
+        let merged = self.confirmed().heads.clone();
+        let State { streams, transfer, membership, .. } = self;
+        streams.collect(&members, &merged, |source| transfer.least_retained(source));
         let taken = membership.progress.iter().map(|it| it.decision).min().unwrap_or_default();
         membership.driver.agreement_mut().trim(taken);
     }
 
     /// Drops the transfers and the batches of peers that will not catch up.
     fn stop_abandoned_transfers(&mut self, cx: &Cx<'_, GeoGauss>) {
-        let State { streams, transfer, membership, applied, replica, options, .. } = self;
+        let merged = self.confirmed().heads.clone();
+        let State { streams, transfer, membership, replica, options, .. } = self;
         let is_too_much =
-            |after: &[Bid]| streams.bytes_between(after, &applied.heads) > options.behind_bytes;
+            |after: &[Bid]| streams.bytes_between(after, &merged) > options.behind_bytes;
         let nodes = replica.topology.node_ids();
         let is_member: Vec<bool> = nodes.map(|node| membership.view.has(node)).collect();
         transfer.stop_abandoned(replica, cx.now.at, &is_member, is_too_much);
@@ -98,6 +100,7 @@ impl GeoGauss {
         self.send_report(cx);
         self.send_digests(cx);
         self.state.collect();
+        self.announce_collected(cx);
         self.ask_again(cx);
         self.retry_transfer(cx);
         self.state.stop_abandoned_transfers(cx);

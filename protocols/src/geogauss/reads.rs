@@ -13,7 +13,8 @@
 //!
 //! It may have ended epochs that nobody has reached, because it is idle. So it waits only for those
 //! of which a replica of that majority has a batch: an acknowledged transaction is on f + 1
-//! replicas, of which the majority contains one.
+//! replicas, of which the majority contains one. With a weak acknowledgement (`early.rs`) it may be
+//! on one alone, so all members are asked.
 //!
 //! Each member of a view reports before the view exists, and they are a majority. So if a majority
 //! knows of no decision that has removed this replica since it joined, it was a member when it
@@ -150,9 +151,15 @@ impl GeoGauss {
     fn confirm_reads(&mut self, cx: &mut Cx<'_, Self>) {
         let majority = self.state.replica.topology.majority();
         let is_member = self.state.is_member();
-        let fresh = &mut self.state.fresh;
         let majority = mutate!(FreshWithoutAsking: majority => 0);
-        let is_enough = |it: &mut Request| is_member && it.confirmed.len() + 1 >= majority;
+        // An acknowledged transaction may be on its own replica alone.
+        let is_early = self.state.early.is_some();
+        let me = self.state.me();
+        let (fresh, view) = (&mut self.state.fresh, &self.state.membership.view);
+        let is_enough = |it: &mut Request| {
+            let has_all = || view.members().all(|node| node == me || it.confirmed.contains(&node));
+            is_member && it.confirmed.len() + 1 >= majority && (!is_early || has_all())
+        };
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         let asked = fresh.waiting.iter_mut().filter(|read| read.is_asked);
         let last = request.ended.min(request.known);

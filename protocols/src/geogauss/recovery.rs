@@ -24,7 +24,7 @@ use pangea_core::store::{RecordHeader, Version};
 
 use super::batch::TxnRecord;
 use super::clock::EpochClock;
-use super::commit::{Deleted, apply_merged, args_of, horizon_of, in_order};
+use super::commit::{Deleted, apply_merged, args_of, in_order};
 use super::knowledge::Configured;
 use super::membership::Sealed;
 use super::rank::Rank;
@@ -197,10 +197,8 @@ impl State {
                 cx.store.apply(write.table, write.key, version);
             }
         }
-        let horizon = horizon_of(epoch, &self.options);
         let rows = mutate!(DeletionsNotReplayed: deleted.rows => Vec::new());
-        self.applied.deletions.note(epoch, rows, horizon);
-        (self.applied.epoch, self.applied.heads) = (epoch, heads);
+        self.applied.advance(epoch, heads, rows, &self.options);
         cx.store.publish(epoch);
     }
 }
@@ -240,6 +238,7 @@ impl GeoGauss {
                 state.replay(cx, record);
             }
         }
+        state.confirm_applied();
         Digests::begin(cx, &state.replica);
         state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];

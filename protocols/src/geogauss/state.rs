@@ -13,11 +13,15 @@ use pangea_core::txn::{Program, Registry};
 
 use super::GeoGauss;
 use super::batch::TxnRecord;
+use super::caches::Caches;
 use super::clock::EpochClock;
+use super::commit::horizon_of;
 use super::deletions::Deletions;
+use super::early::Early;
 use super::hot::HotRows;
+use super::lineage::Lineages;
 use super::membership::Membership;
-use super::options::Options;
+use super::options::{Ack, Options};
 use super::reads::Fresh;
 use super::rules::Rules;
 use super::stop::Stops;
@@ -46,7 +50,10 @@ pub(super) struct State {
     pub epochs: Epochs,
     pub execution: Execution,
     pub applied: Applied,
+    /// `Some` if epochs are merged before they are confirmed.
+    pub early: Option<Early>,
     pub membership: Membership,
+    pub caches: Caches,
     pub digests: Digests,
     pub stops: Stops,
     pub waits: Waits,
@@ -147,15 +154,45 @@ pub(super) struct InFlight {
     pub job: Job,
     /// The result of its run, if it was run.
     pub result: Vec<u8>,
+    /// Whether its client was told of its commit in an early epoch.
+    pub is_answered: bool,
 }
 
 /// The epochs that were merged.
+#[derive(Clone)]
 pub(super) struct Applied {
     /// The last epoch with transactions.
     pub epoch: SnapshotVersion,
     /// The batches of the epochs up to it.
     pub heads: Heads,
     pub deletions: Deletions,
+    pub lineages: Lineages,
+}
+
+impl Applied {
+    pub(super) fn new(node_count: usize) -> Self {
+        Self {
+            epoch: SnapshotVersion::ZERO,
+            heads: vec![Bid(0); node_count],
+            deletions: Deletions::default(),
+            lineages: Lineages::default(),
+        }
+    }
+
+    /// Adds an epoch, and the hashes of the rows that it has deleted.
+    pub(super) fn advance(
+        &mut self,
+        epoch: SnapshotVersion,
+        heads: Heads,
+        deleted: Vec<u64>,
+        options: &Options,
+    ) {
+        let horizon = horizon_of(epoch, options);
+        self.deletions.note(epoch, deleted, horizon);
+        let is_weak = options.ack != Ack::Replicated;
+        self.lineages.note(epoch, &heads, is_weak.then_some(horizon));
+        (self.epoch, self.heads) = (epoch, heads);
+    }
 }
 
 /// Counters for operators and reports.
@@ -168,6 +205,7 @@ pub(super) struct Counters {
     pub txns_retried: u64,
     pub txns_ordered: u64,
     pub txns_aborted: u64,
+    pub acknowledged_lost: u64,
     pub checkpoints_failed: u64,
     pub checkpoints_installed: u64,
     pub rejoins: u64,
@@ -197,12 +235,10 @@ impl State {
                 reserving: VecDeque::new(),
             },
             execution: Execution::default(),
-            applied: Applied {
-                epoch: SnapshotVersion::ZERO,
-                heads: vec![Bid(0); n],
-                deletions: Deletions::default(),
-            },
+            applied: Applied::new(n),
+            early: Early::new(n, &setup.options),
             membership: Membership::new(n),
+            caches: Caches::new(setup.topology.caches_of(setup.me)),
             digests: Digests::new(n),
             stops: Stops::new(n),
             waits: Waits::default(),
@@ -243,6 +279,9 @@ impl State {
             ("txns_retried", c.txns_retried),
             ("txns_ordered", c.txns_ordered),
             ("txns_aborted", c.txns_aborted),
+            ("acknowledged_lost", c.acknowledged_lost),
+            ("caches_connected", u64::from(self.caches.is_connected())),
+            ("epochs_early", self.early.as_ref().map_or(0, |early| early.epochs.len() as u64)),
             ("txns_in_flight", self.execution.in_flight.len() as u64),
             ("deletions_remembered", self.applied.deletions.len() as u64),
         ];
@@ -268,12 +307,14 @@ impl State {
         }
     }
 
-    /// The merged epoch, and a digest of the rest of its state, in which all replicas agree.
+    /// The confirmed epoch, and a digest of the rest of its state, in which all replicas agree.
     pub(super) fn agreed(&self) -> (SnapshotVersion, u64) {
+        let Applied { epoch, heads, deletions, lineages } = self.confirmed();
         let mut bytes = Vec::new();
-        encode_heads(&self.applied.heads, &mut bytes);
-        self.applied.deletions.encode(&mut bytes);
-        (self.applied.epoch, hash_bytes(&bytes))
+        encode_heads(heads, &mut bytes);
+        deletions.encode(&mut bytes);
+        lineages.encode(&mut bytes);
+        (*epoch, hash_bytes(&bytes))
     }
 
     /// Asserts the invariants that hold between any two steps.
@@ -290,9 +331,12 @@ impl State {
         assert!(numbers.is_sorted_by(|a, b| a < b), "local transactions are in order");
         let has_skipped = self.checkpoints.installed.is_some();
         assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");
-        for (log, head) in self.streams.logs.iter().zip(&self.applied.heads) {
+        let confirmed = self.confirmed();
+        assert!(confirmed.epoch <= self.applied.epoch, "confirmed epochs are merged");
+        let logs = self.streams.logs.iter().zip(&self.applied.heads);
+        for ((log, head), confirmed) in logs.zip(&confirmed.heads) {
             assert!(*head <= log.received, "merged batches were received");
-            assert!(log.collected <= *head, "collected batches were merged");
+            assert!(log.collected <= *confirmed, "collected batches were merged");
             let epochs = log.slots.values().map(|slot| (slot.batch.epoch, slot.batch.is_last));
             let is_before = |a: &(SnapshotVersion, bool), b: &(SnapshotVersion, bool)| {
                 a.0 < b.0 || a.0 == b.0 && !a.1

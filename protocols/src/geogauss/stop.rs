@@ -141,7 +141,7 @@ impl State {
         self.has_merged_all()
             && peers.all(|peer| {
                 self.stops.peers[peer.index()] == Stopping::Settled
-                    && self.streams.applied[peer.index()] == self.applied.heads
+                    && self.streams.applied[peer.index()] == self.confirmed().heads
             })
     }
 
@@ -197,12 +197,13 @@ impl GeoGauss {
         if !self.state.stops.is_over() && !self.leave_if_possible(cx) {
             return;
         }
-        let State { checkpoints, applied, presence, stops, target, .. } = &mut self.state;
+        let confirmed = self.state.confirmed().epoch;
+        let State { checkpoints, presence, stops, target, .. } = &mut self.state;
         let Some(stop) = &mut stops.own else { return };
-        let is_covered = checkpoints.last == applied.epoch && checkpoints.installed.is_none();
+        let is_covered = checkpoints.last == confirmed && checkpoints.installed.is_none();
         let has_failed = stop.checkpoints > 0 && checkpoints.rests;
         // Without the state of agreement there is nothing to take a checkpoint of.
-        let is_outside = !presence.is_ready || target.is_some() || applied.epoch.0 == 0;
+        let is_outside = !presence.is_ready || target.is_some() || confirmed.0 == 0;
         if is_outside || is_covered || has_failed || stop.checkpoints == CHECKPOINTS_MAX {
             cx.mark("geogauss.stop_over");
             stop.may_end = true;

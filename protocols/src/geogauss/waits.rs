@@ -60,7 +60,7 @@ impl GeoGauss {
     /// Finds the members for which the next epoch has waited for long.
     pub(super) fn note_waits(&mut self, cx: &mut Cx<'_, Self>) {
         let state = &self.state;
-        let next = state.next_epoch();
+        let next = state.first_early().or_else(|| state.next_epoch());
         let since = next.map(|next| match state.waits.since {
             Some((epoch, since)) if epoch == next => (epoch, since),
             _ => (next, cx.now.at),
@@ -69,7 +69,7 @@ impl GeoGauss {
         let patience = PATIENCE.us + 2 * (round_trip + state.options.epoch().us);
         let late = since.filter(|(_, since)| cx.now.at.since(*since).us >= patience);
         let late = late.map_or_else(Vec::new, |(epoch, _)| {
-            let unmerged = state.streams.logs.iter().zip(&state.applied.heads);
+            let unmerged = state.streams.logs.iter().zip(&state.confirmed().heads);
             let unmerged = unmerged.map(|(log, head)| log.received.0.saturating_sub(head.0));
             let epochs = unmerged.max().unwrap_or_default();
             let of = |(node, what): (NodeId, &str)| WaitsFor {

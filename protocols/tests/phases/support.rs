@@ -476,6 +476,10 @@ impl<P: Transcribed> ClusterOf<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 text.note(id, || words::master_term((shard, from), master_term, is_final));
             }
+            Effect::Lineage { .. } => {}
+            Effect::Lost { after, versions, acknowledged } => {
+                text.note(id, || words::lost(after, versions, acknowledged));
+            }
             Effect::Stop { reason } => {
                 text.note(id, || format!("stops: {reason}"));
                 node.stopped = Some(reason);

@@ -53,6 +53,8 @@ pub struct Dice {
     pub newest: SimRng,
     /// Draws upgrades.
     pub upgrades: SimRng,
+    /// Draws faults of caches.
+    pub caches: SimRng,
 }
 
 impl Dice {
@@ -63,8 +65,26 @@ impl Dice {
             later: SimRng::fork(seed, "later faults", 0),
             newest: SimRng::fork(seed, "newest faults", 0),
             upgrades: SimRng::fork(seed, "upgrades", 0),
+            caches: SimRng::fork(seed, "caches", 0),
         }
     }
+}
+
+/// Draws crashes and lost disks of caches, one for about every other cache.
+pub fn draw_for_caches(dice: &mut Dice, caches: &[u16], duration: Span) -> Vec<Rule> {
+    let dice = &mut dice.caches;
+    let mut rules = Vec::new();
+    for &cache in caches {
+        let node = Target::Node(cache);
+        let fault = match dice.chance(500) {
+            true => Fault::Crash { node, after_effects: dice.between(0, 100) },
+            false => Fault::DiskLoss { node },
+        };
+        let at_ms = dice.between(0, duration.us / 1_000);
+        let lasts_ms = dice.between(20, 2_000);
+        rules.extend(dice.chance(500).then_some(Rule { at_ms, lasts_ms, fault }));
+    }
+    rules
 }
 
 /// Draws the rules of a run: at most `faults_max` faults of some of the allowed kinds, and a few of
@@ -77,7 +97,7 @@ pub fn draw(
     duration: Span,
     marks: &[Mark],
 ) -> Vec<Rule> {
-    let Dice { usual, later, newest, upgrades } = dice;
+    let Dice { usual, later, newest, upgrades, .. } = dice;
     let is_newest = |kind: &FaultKind| NEWEST.contains(kind);
     let (last, others): (Vec<FaultKind>, Vec<FaultKind>) =
         allowed.iter().copied().partition(is_newest);

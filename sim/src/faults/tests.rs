@@ -68,6 +68,7 @@ fn what_is_drawn_is_of_its_kind_and_within_bounds_and_ends_in_time() {
                 later: fork("later"),
                 newest: fork("newest"),
                 upgrades: fork("upgrades"),
+                caches: fork("caches"),
             };
             let rules = draw(dice, &[kind], 500, nodes, duration, &MARKS);
             assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));

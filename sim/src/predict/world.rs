@@ -192,6 +192,7 @@ impl<'a, P: Protocol> World<'a, P> {
             cluster: "prediction".to_owned(),
             regions: settings.regions.clone(),
             nodes: (0..count as u16).map(place).collect(),
+            caches: Vec::new(),
             one_way: settings.one_way.clone(),
             partitions: settings.partitions.clone(),
         });
@@ -525,7 +526,11 @@ impl<'a, P: Protocol> World<'a, P> {
                     is_final,
                 )?;
             }
-            Effect::Truncate(_) | Effect::Mark(_) | Effect::Rejoined => {}
+            Effect::Truncate(_)
+            | Effect::Mark(_)
+            | Effect::Lineage { .. }
+            | Effect::Lost { .. }
+            | Effect::Rejoined => {}
         }
         Ok(())
     }

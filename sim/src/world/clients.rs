@@ -122,7 +122,7 @@ impl<P: Protocol> World<P> {
     /// Submits the calls that load the workload, distributed over all nodes.
     pub(super) fn start_load(&mut self) {
         for (index, call) in self.workload.load_calls().into_iter().enumerate() {
-            let node = NodeId((index % self.nodes.len()) as u16);
+            let node = NodeId((index % self.topology.node_count()) as u16);
             let loader = self.clients.loader();
             let level = self.levels.strongest();
             let op = self.invoke(loader, node, (CallKind::Ordered, level), call);
@@ -165,7 +165,7 @@ impl<P: Protocol> World<P> {
         if self.faults.are_clients_quiet() {
             return self.client_next(index, THINK_US_MAX);
         }
-        let nodes = self.nodes.len();
+        let nodes = self.topology.node_count();
         let client = &mut self.clients.list[index];
         assert!(client.waits_for.is_none(), "a client has one operation at a time");
         let now = Clock::origin() + Span::from_us(self.now.us);
@@ -303,7 +303,7 @@ impl<P: Protocol> World<P> {
         assert!(run.writes.is_empty(), "a program that is declared read-only has written");
         let version = pin.version();
         self.check_told(self.history[op].node, op, version);
-        self.master_terms.on_answer(self.history[op].node, op, version);
+        self.note_answer(self.history[op].node, op, version);
         let end = match run.result {
             Ok(result) => End::Read { version, result },
             Err(abort) => End::Aborted(abort),
@@ -358,7 +358,7 @@ impl<P: Protocol> World<P> {
             let prepared =
                 self.clients.prepared.remove(&op).expect("the operation was found above");
             self.check_told(node, op, version);
-            self.master_terms.on_answer(node, op, version);
+            self.note_answer(node, op, version);
             self.send_outcome(op, End::Read { version, result: prepared.result });
             return;
         }
@@ -392,7 +392,7 @@ impl<P: Protocol> World<P> {
         let end = match outcome {
             Outcome::Committed { txn, version, result } => {
                 self.check_told(id, op, version);
-                self.master_terms.on_answer(id, op, version);
+                self.note_answer(id, op, version);
                 let result = prepared.map_or(result, |prepared| prepared.result);
                 End::Committed { txn, version, result }
             }
@@ -406,7 +406,7 @@ impl<P: Protocol> World<P> {
                         .protocol
                         .status()
                         .version;
-                    self.master_terms.on_answer(id, op, version);
+                    self.note_answer(id, op, version);
                 }
                 End::Aborted(abort)
             }

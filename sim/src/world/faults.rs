@@ -121,10 +121,14 @@ impl<P: Protocol> World<P> {
     /// Draws or takes the rules, and schedules them between now and `heal_at`.
     pub(super) fn plan_faults(&mut self, heal_at: Timestamp) {
         self.faults.heal_at = heal_at;
-        let (settings, nodes) = (&self.settings, self.nodes.len());
+        let (settings, nodes) = (&self.settings, self.topology.node_count());
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
+        let caches: Vec<u16> = self.topology.all_ids().skip(nodes).map(|it| it.0).collect();
         // Rules are drawn even if they are given, so that drawn and given rules make the same run.
         let drawn = faults::draw(dice, &settings.faults, most, nodes, settings.duration, P::MARKS);
+        let of_caches = faults::draw_for_caches(dice, &caches, settings.duration);
+        let of_caches = if settings.faults.is_empty() { Vec::new() } else { of_caches };
+        let drawn = drawn.into_iter().chain(of_caches).collect();
         self.faults.rules = settings.rules.clone().unwrap_or(drawn);
         if !self.faults.rules.is_empty() {
             self.network.worsen();
@@ -138,7 +142,7 @@ impl<P: Protocol> World<P> {
 
     pub(super) fn on_break(&mut self, index: usize) {
         let Rule { lasts_ms, fault, .. } = self.faults.rules[index].clone();
-        let kind = fault.kind(self.nodes.len());
+        let kind = fault.kind(self.topology.node_count());
         if kind != FaultKind::CrashAfterMark {
             // That kind counts when a node crashes, which may be never.
             *self.counts.faults.entry(kind.name()).or_default() += 1;
@@ -180,7 +184,7 @@ impl<P: Protocol> World<P> {
                 None
             }
             Fault::FullStop {} => {
-                for node in self.topology.clone().node_ids() {
+                for node in self.topology.clone().all_ids() {
                     let down = self.faults.dice.usual.between(0, ends.since(self.now).us);
                     self.crash(node, Span::from_us(down));
                 }
@@ -226,7 +230,17 @@ impl<P: Protocol> World<P> {
         }
     }
 
+    /// A cut that names no cache is one between regions.
     fn cut(&mut self, from: &[u16], to: &[u16], one_way: bool) -> FaultEnd {
+        let topology = self.topology.clone();
+        let is_cache = |node: &u16| topology.home_of(NodeId(*node)).is_some();
+        let names_cache = from.iter().chain(to).any(is_cache);
+        let with_caches = |nodes: &[u16]| -> Vec<u16> {
+            let caches = nodes.iter().flat_map(|node| topology.caches_of(NodeId(*node)));
+            let caches = caches.map(|cache| cache.0).filter(|_| !names_cache);
+            nodes.iter().copied().chain(caches).collect()
+        };
+        let (from, to) = (&with_caches(from)[..], &with_caches(to)[..]);
         let ways = |from: &[u16], to: &[u16]| {
             let pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
             pairs.map(|(a, b)| (NodeId(a), NodeId(b))).collect::<Vec<_>>()

@@ -22,11 +22,21 @@ impl<P: Protocol> World<P> {
         if !group.nodes().iter().all(has_begun) {
             return;
         }
-        if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
+        if self.replicas().iter().any(|node| node.is_replaced || node.damaged.is_some())
             || gone + group.topology.majority() >= group.nodes().len()
         {
             return;
         }
+        self.end_for_good(id);
+        for cache in self.topology.clone().caches_of(id) {
+            // Sometimes the region is lost, and not its node alone.
+            if self.faults.dice.caches.chance(500) {
+                self.end_for_good(cache);
+            }
+        }
+    }
+
+    fn end_for_good(&mut self, id: NodeId) {
         self.crash(id, Span::ZERO);
         let node = &mut self.nodes[id.index()];
         node.is_destroyed = true;
@@ -41,12 +51,13 @@ impl<P: Protocol> World<P> {
             node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
         };
         let group = self.topology.group(ShardId(0));
-        P::REJOINS && group.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
+        P::REJOINS && group.topology.faults_tolerated() > 0 && self.replicas().iter().all(is_whole)
     }
 
     /// Stops the node and discards its disk.
     pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
+        let is_cache = self.topology.home_of(id).is_some();
+        if self.nodes[id.index()].is_destroyed || !is_cache && !self.can_lose_disk() {
             return;
         }
         self.crash(id, down);

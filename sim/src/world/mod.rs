@@ -21,6 +21,7 @@
 mod clients;
 mod cold;
 mod faults;
+mod lineages;
 mod links;
 mod losses;
 mod master_terms;
@@ -56,6 +57,7 @@ use crate::settings::Settings;
 use crate::trace::{Outside, Trace};
 use clients::{ClientEvent, Clients};
 use faults::{FaultEnd, Faults};
+use lineages::Lineages;
 use master_terms::MasterTerms;
 use network::{ConnectionId, Flight, Network};
 use node::Node;
@@ -143,6 +145,7 @@ pub struct World<P: Protocol> {
     agreed: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
     master_terms: MasterTerms,
+    lineages: Lineages,
     /// The whole history in the recorded form, once the run has ended.
     recorded: Option<Recorded>,
     violation: Option<Violation>,
@@ -167,10 +170,11 @@ impl<P: Protocol> World<P> {
             let (name, level) = (P::NAME, settings.isolation);
             return Err(format!("protocol {name:?} does not offer {level} with these settings"));
         };
+        topology.check_caches(P::NAME, P::CACHES)?;
         P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
-        let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
+        let nodes = topology.all_ids().map(|id| Node::new(id, settings)).collect();
         let mut world = Self {
             settings: settings.clone(),
             options: options.clone(),
@@ -190,13 +194,14 @@ impl<P: Protocol> World<P> {
             digests: BTreeMap::new(),
             agreed: BTreeMap::new(),
             watch: watch::Watch::default(),
-            master_terms: MasterTerms::new(topology.node_count(), settings.shards > 1),
+            lineages: Lineages::new(topology.all_ids().count()),
+            master_terms: MasterTerms::new(topology.all_ids().count(), settings.shards > 1),
             recorded: None,
             violation: None,
             topology,
             workload,
         };
-        for id in world.topology.node_ids() {
+        for id in world.topology.all_ids() {
             // Nodes start one after the other within a moment, as in a real cluster.
             let at = world.now + Span::from_us(u64::from(id.0) * 1_000);
             world.queue.push(at, Event::Start { node: id, life: 0 });
@@ -261,12 +266,17 @@ impl<P: Protocol> World<P> {
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
         let real_time = self.settings.real_time;
-        let kept = self.master_terms.surviving_history(&self.history);
+        let kept = self.surviving_history();
         let checked = check::history(&self.workload, &kept, &rows, real_time);
         let sound = self.check_end(&kept, &rows);
         self.recorded = checked.recorded;
         self.counts.undecided += u64::from(checked.is_open);
-        sound.err().or(checked.violation).or_else(|| self.check_marks())
+        let lost = self.lineages.lost(&self.history).count();
+        let lost = (lost > 0 && !self.settings.may_lose).then(|| {
+            let story = format!("{lost} answers are from versions that were rolled back");
+            Violation::new("lost answers", "lost answers", story)
+        });
+        sound.err().or(lost).or(checked.violation).or_else(|| self.check_marks())
     }
 
     /// Checks the final rows by themselves and against the acknowledged commits.
@@ -292,10 +302,15 @@ impl<P: Protocol> World<P> {
         Some(Violation::new("mark", name, format!("hit {count} times, which no run may")))
     }
 
+    /// The nodes with tables.
+    fn replicas(&self) -> &[Node<P>] {
+        &self.nodes[..self.topology.node_count()]
+    }
+
     /// Returns a store of a shard; by now all of its nodes that were not destroyed are identical.
     fn store_of(&self, shard: ShardId) -> &Store {
         let is_of = |node: &&Node<P>| self.topology.nodes[node.id.index()].shard == shard;
-        let store = self.nodes.iter().filter(is_of).find_map(|node| node.store());
+        let store = self.replicas().iter().filter(is_of).find_map(|node| node.store());
         store.expect("each shard has a running node")
     }
 
@@ -308,7 +323,8 @@ impl<P: Protocol> World<P> {
 
     fn report(mut self) -> Report {
         self.counts.count_operations(&self.history);
-        self.counts.given_up = self.master_terms.given_up(&self.history).count() as u64;
+        let discarded = self.master_terms.given_up(&self.history).count();
+        self.counts.given_up = (discarded + self.lineages.lost(&self.history).count()) as u64;
         Report {
             rules: self.faults.rules,
             virtual_time: self.now.since(Timestamp::default()),

@@ -88,8 +88,8 @@ struct Side {
 
 impl Network {
     pub(super) fn new(topology: &Topology, dice: SimRng) -> Self {
-        let nodes = topology.node_count();
-        let pairs = topology.node_ids().flat_map(|a| topology.node_ids().map(move |b| (a, b)));
+        let nodes = topology.all_ids().count();
+        let pairs = topology.all_ids().flat_map(|a| topology.all_ids().map(move |b| (a, b)));
         let one_way = pairs.map(|(a, b)| topology.one_way_between(a, b)).collect();
         let link = Link {
             connection: ConnectionId(0),

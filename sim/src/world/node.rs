@@ -229,6 +229,7 @@ impl<P: Protocol> World<P> {
         node.life += 1;
         node.has_refused = false;
         self.master_terms.histories.on_start(id);
+        self.lineages.on_start(id);
         let node = &mut self.nodes[id.index()];
         node.clock.restart();
         if let Some(before) = node.damaged.take() {
@@ -269,7 +270,7 @@ impl<P: Protocol> World<P> {
         let numbers = [node.disk.head().0, records];
         self.trace.event(self.now, id, "start", numbers, || format!("{records} records"));
         self.input(id, Input::Restart(durable));
-        for peer in self.topology.clone().peers_of(id) {
+        for peer in self.topology.clone().neighbors_of(id) {
             self.connect_after(id, peer, Span::ZERO);
         }
     }
@@ -291,7 +292,7 @@ impl<P: Protocol> World<P> {
         for (_, op) in running.waiting {
             self.lose_operation(op);
         }
-        for peer in self.topology.clone().peers_of(id) {
+        for peer in self.topology.clone().neighbors_of(id) {
             self.lose(id, peer);
             self.network.notice_loss(id, peer);
         }
@@ -415,6 +416,15 @@ impl<P: Protocol> World<P> {
             }
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.on_master_term(id, (shard, from), master_term, is_final);
+            }
+            Effect::Lineage { version, lineage, is_final } => {
+                self.on_lineage(id, version, lineage, is_final);
+            }
+            Effect::Lost { after, versions, acknowledged } => {
+                let numbers = [after.0, versions];
+                self.trace.event(self.now, id, "lost", numbers, || {
+                    format!("{versions} versions after {after}, {acknowledged} acknowledged")
+                });
             }
             Effect::Stop { reason } => self.on_stopped(id, &reason),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {

@@ -128,13 +128,14 @@ impl<P: Protocol> World<P> {
     fn is_calm(&self, kind: UpgradeKind) -> bool {
         let are_over = self.faults.are_over_for(CALM, self.now);
         let can_end = self.topology.partitions.shards() == 1 || !kind.is_rolling;
-        can_end && are_over && self.nodes.iter().all(|node| self.is_in_place(node))
+        can_end && are_over && self.replicas().iter().all(|node| self.is_in_place(node))
     }
 
     /// Whether a node runs, has recovered its data, and is connected to all others.
     fn is_in_place(&self, node: &Node<P>) -> bool {
         let Some(running) = &node.running else { return node.is_destroyed };
-        let others = self.nodes.iter().filter(|other| other.id != node.id && !other.is_destroyed);
+        let others =
+            self.replicas().iter().filter(|other| other.id != node.id && !other.is_destroyed);
         Self::is_up(node)
             && running.protocol.status().rejoin.is_none()
             && others.into_iter().all(|other| self.network.is_connected(node.id, other.id))
@@ -164,7 +165,7 @@ impl<P: Protocol> World<P> {
                     && node.stop_by.is_none()
                     && !Self::refuses(node)
         };
-        self.upgrade.left.is_empty() && self.nodes.iter().all(is_done)
+        self.upgrade.left.is_empty() && self.replicas().iter().all(is_done)
     }
 
     /// A node that crashed while it was being stopped, and has started with its former program.
@@ -173,7 +174,7 @@ impl<P: Protocol> World<P> {
             let is_done = node.is_destroyed || node.program == self.upgrade.program;
             !is_done && node.stop_by.is_none()
         };
-        self.nodes.iter().find(is_outdated).map(|node| node.id)
+        self.replicas().iter().find(is_outdated).map(|node| node.id)
     }
 
     /// The operator's next look.
@@ -189,8 +190,8 @@ impl<P: Protocol> World<P> {
                 let (program, down) = (self.upgrade.program, self.upgrade.down);
                 outdated.into_iter().for_each(|id| self.restart_with(id, program, down));
             }
-            Stage::Forward if self.nodes.iter().any(|node| node.stop_by.is_some()) => {}
-            Stage::Forward if self.has_waited() && self.nodes.iter().any(Self::refuses) => {
+            Stage::Forward if self.replicas().iter().any(|node| node.stop_by.is_some()) => {}
+            Stage::Forward if self.has_waited() && self.replicas().iter().any(Self::refuses) => {
                 self.go_back();
             }
             Stage::Back if self.has_waited() => {
@@ -248,7 +249,7 @@ impl<P: Protocol> World<P> {
 
     /// Starts the nodes that wait for the others, if all have ended.
     fn start_held(&mut self) {
-        if self.nodes.iter().all(|node| node.stop_by.is_none()) {
+        if self.replicas().iter().all(|node| node.stop_by.is_none()) {
             let (program, down) = (self.upgrade.program, self.upgrade.down);
             let held = std::mem::take(&mut self.upgrade.held);
             held.into_iter().for_each(|id| self.restart_with(id, program, down));
@@ -258,7 +259,7 @@ impl<P: Protocol> World<P> {
     /// Stops the next node, or all of them.
     fn stop_next(&mut self) {
         let is_there = |node: &Node<P>| Self::is_up(node) || self.upgrade.held.contains(&node.id);
-        if self.upgrade.kind.is_rolling && !self.nodes.iter().all(is_there) {
+        if self.upgrade.kind.is_rolling && !self.replicas().iter().all(is_there) {
             // After a fault, a node may be down for long, or for ever.
             if !self.has_waited() {
                 return;
@@ -302,7 +303,8 @@ impl<P: Protocol> World<P> {
     /// Starts all nodes with the earlier program.
     fn go_back(&mut self) {
         if std::mem::take(&mut self.upgrade.is_clean) {
-            let refused = self.nodes.iter().find(|node| Self::refuses(node)).map(|node| node.id);
+            let refused =
+                self.replicas().iter().find(|node| Self::refuses(node)).map(|node| node.id);
             let story = format!("{refused:?} refuses an epoch although all nodes stopped in order");
             return self.violate("upgrade", story);
         }

@@ -136,7 +136,7 @@ impl<P: Protocol> World<P> {
             .take(5)
             .map(|(id, op)| format!("{:?} {} T{id} at {}", op.how, op.call.label, op.node))
             .collect();
-        let statuses: Vec<String> = (self.nodes.iter())
+        let statuses: Vec<String> = (self.replicas().iter())
             .filter_map(|node| node.running.as_ref().map(|running| (node.id, running)))
             .map(|(id, running)| {
                 let version = running.store.published();
@@ -155,12 +155,12 @@ impl<P: Protocol> World<P> {
     fn published(&self) -> Vec<SnapshotVersion> {
         let of =
             |node: &super::Node<P>| node.store().map_or(SnapshotVersion::ZERO, |s| s.published());
-        self.nodes.iter().filter(|node| !node.is_destroyed).map(of).collect()
+        self.replicas().iter().filter(|node| !node.is_destroyed).map(of).collect()
     }
 
     fn are_replicas_equal(&self) -> bool {
         let place = |node: NodeId| self.topology.nodes[node.index()].shard;
-        let digests = self.nodes.iter().filter(|node| !node.is_destroyed).map(|node| {
+        let digests = self.replicas().iter().filter(|node| !node.is_destroyed).map(|node| {
             node.store().map(|store| (place(node.id), store.digest(store.published())))
         });
         let Some(mut digests) = digests.collect::<Option<Vec<_>>>() else { return false };

@@ -88,13 +88,16 @@ enum Profile {
     LeftIdle,
     /// Parents and children, below the serializable level. For GeoGauss.
     References,
+    /// A node with a cache is cut off until it is removed. For GeoGauss.
+    Cached,
     /// Everything is drawn from the seed. For GeoGauss.
     Drawn,
 }
 
 impl Profile {
     /// Those of GeoGauss.
-    const OF_GEOGAUSS: [Self; 4] = [Self::Drawn, Self::CutOff, Self::LeftIdle, Self::References];
+    const OF_GEOGAUSS: [Self; 5] =
+        [Self::Drawn, Self::CutOff, Self::LeftIdle, Self::References, Self::Cached];
 
     /// Those of the other protocols.
     const ALL: [Self; 23] = [
@@ -133,6 +136,7 @@ impl Profile {
             Bug::EofOfNewerView => &[Self::CutOff, Self::Drawn],
             Bug::FreshWithoutAsking => &[Self::LeftIdle],
             Bug::GuardsSkipped => &[Self::References],
+            Bug::CachesNotAsked | Bug::KeptAfterSeal => &[Self::Cached],
             _ if OF_GEOGAUSS.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
@@ -203,6 +207,8 @@ impl Profile {
             cuts_kept: 20,
             ..Options::default()
         };
+        let least =
+            Options { checkpoint_bytes: 4_096, chunk_bytes: 64, cuts_kept: 1, ..small.clone() };
         match self {
             Self::Lists => (any, small),
             Self::Bank => (Settings { workload: "bank".to_owned(), ..any }, small),
@@ -219,9 +225,7 @@ impl Profile {
             }
             Self::Away => {
                 let faults = vec![Crash, Partition, Partial, OneWay, SlowLink];
-                let options =
-                    Options { checkpoint_bytes: 4_096, chunk_bytes: 64, cuts_kept: 1, ..small };
-                (Settings { faults, faults_max: 8, lists: 60, ..any }, options)
+                (Settings { faults, faults_max: 8, lists: 60, ..any }, least)
             }
             Self::Orders => {
                 let options = Options { cuts_kept: 6, chunk_bytes: 10_000, ..small };
@@ -240,11 +244,9 @@ impl Profile {
             }
             Self::Masters => (Settings { rules: Some(kinds::masters(seed)), ..any }, small),
             Self::Behind => {
-                let options =
-                    Options { checkpoint_bytes: 4_096, chunk_bytes: 64, cuts_kept: 1, ..small };
                 let duration = Span::from_ms(5_000);
                 let rules = Some(kinds::behind(seed));
-                (Settings { rules, duration, lists: 60, ..any }, options)
+                (Settings { rules, duration, lists: 60, ..any }, least)
             }
             Self::Quiet => {
                 let duration = Span::from_ms(6_000);
@@ -285,6 +287,10 @@ impl Profile {
                 let isolation = weaker[(seed % 3) as usize].into();
                 let workload = "references".to_owned();
                 Settings { workload, isolation, clients_per_node: 6, ..any }
+            }
+            Self::Cached => {
+                let any = geogauss_drawn::mute(seed, "list-append");
+                Settings { may_lose: false, ..any }
             }
             _ => geogauss_drawn::drawn(seed).0,
         }
@@ -404,6 +410,7 @@ impl Under {
             }
             Self::GeoGauss => {
                 let (_, options) = geogauss_drawn::drawn(settings.seed);
+                let options = if settings.caches > 0 { geogauss_drawn::cached() } else { options };
                 run::<GeoGauss>(settings, &options).unwrap()
             }
         }

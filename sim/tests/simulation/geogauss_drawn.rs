@@ -3,7 +3,8 @@
 use pangea_core::guarantee::Isolation;
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
-use pangea_protocols::geogauss::{GeoGauss, Options};
+use pangea_protocols::geogauss::{Ack, GeoGauss, Options};
+use pangea_sim::faults::{Fault, Rule};
 use pangea_sim::{FaultKind, Settings};
 
 const WORKLOADS: [&str; 8] =
@@ -32,4 +33,21 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     };
     let options = if dice.bool() { Options::default() } else { GeoGauss::drawn_options(dice) };
     (settings, options)
+}
+
+/// Options of runs in which caches acknowledge.
+pub fn cached() -> Options {
+    Options { ack: Ack::Cached, ..Options::default() }
+}
+
+/// Runs with a cache for each of three nodes. What one node sends is lost until it is removed, but
+/// its cache can be reached. It still hears the ends of the others' epochs, and answers its clients
+/// before anybody else has their transactions.
+pub fn mute(seed: u64, workload: &str) -> Settings {
+    let away = (seed % 3) as u16;
+    let others = || (0..3).filter(|node| *node != away);
+    let to = others().chain(others().map(|node| node + 3)).collect();
+    let fault = Fault::Cut { from: vec![away], to, one_way: true };
+    let rules = Some(vec![Rule { at_ms: 500, lasts_ms: 1_500, fault }]);
+    Settings { rules, caches: 1, ..settings(seed, workload) }
 }

@@ -1,7 +1,7 @@
 //! GeoGauss, for a few seeds, without faults and with all of them.
 
 use pangea_core::guarantee::Isolation;
-use pangea_protocols::geogauss::{Conflicts, Execution, GeoGauss, MergeRule, Options};
+use pangea_protocols::geogauss::{Ack, Conflicts, Execution, GeoGauss, MergeRule, Options};
 use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::check;
 use pangea_sim::{FaultKind, Levels, Report, Settings, run};
@@ -90,7 +90,8 @@ fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
 fn the_papers_validation_loses_updates_at_each_of_its_levels() {
     let levels = [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot];
     for isolation in levels {
-        let options = Options { isolation, ..Options::paper() };
+        // There are no caches.
+        let options = Options { isolation, ack: Ack::Replicated, ..Options::paper() };
         let of = |seed, workload| {
             let isolation = Isolation::ReadCommitted.into();
             let settings = Settings { isolation, ..settings(seed, workload) };
@@ -181,6 +182,7 @@ const SEEDS: [u64; 24] = [
 fn seeds_that_found_a_bug_in_geogauss_stay_clean() {
     for seed in SEEDS.into_iter().chain(5_000..5_020) {
         let (settings, options) = drawn(seed);
+        let options = Options { ack: Ack::Replicated, ..options };
         clean::<GeoGauss>(&settings, &options);
     }
 }

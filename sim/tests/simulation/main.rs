@@ -7,6 +7,7 @@ mod calvin_runs;
 mod calvin_stragglers;
 mod catalog_runs;
 mod drawn;
+mod geogauss_acks;
 mod geogauss_drawn;
 mod geogauss_runs;
 mod kept_seeds;

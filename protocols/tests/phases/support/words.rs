@@ -529,6 +529,12 @@ pub fn master_term(
     format!("reports: the master of {shard} from epoch {} on is {master}, {final_}", from.0)
 }
 
+/// The report of epochs that are rolled back.
+pub fn lost(after: SnapshotVersion, epochs: u64, acknowledged: u64) -> String {
+    let what = format!("{acknowledged} acknowledged transactions are lost");
+    format!("rolls back {epochs} epochs after {}: {what}", after.0)
+}
+
 /// The answer to a client.
 pub fn outcome(outcome: &Outcome, first_run: &FirstRun) -> String {
     let rerun = match first_run {
