@@ -112,6 +112,7 @@ impl<P: Protocol> World<P> {
 mod tests {
     use super::*;
     use crate::history::{CallKind, Operation};
+    use pangea_core::guarantee::Isolation;
     use pangea_core::ids::TxnId;
     use pangea_core::time::Timestamp;
     use pangea_core::workload::Call;
@@ -125,7 +126,8 @@ mod tests {
             Call { procedure: "p", args: Default::default(), label: "p", is_read_only: false };
         let end = End::Committed { txn: TxnId::default(), version: v(1), result: Vec::new() };
         let (invoked, node, how) = (Timestamp::default(), NodeId(0), CallKind::Ordered);
-        Operation { client: 0, node, how, call, invoked, ended: Some(invoked), end }
+        let level = Isolation::Serializable;
+        Operation { client: 0, node, how, level, call, invoked, ended: Some(invoked), end }
     }
 
     #[test]

@@ -177,6 +177,11 @@ impl Transcribed for GeoGauss {
                 let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
                 format!("Digests of epochs {epochs:?}")
             }
+            Message::Keep { bytes, .. } => format!("Keep {}", name_of::<Self>(bytes)),
+            Message::Kept { head } => format!("Kept up to {}", head.0),
+            Message::Collected { upto } => format!("Collected up to {}", upto.0),
+            Message::CacheRequest { .. } => "CacheRequest".to_owned(),
+            Message::CacheHead { head, .. } => format!("CacheHead {}", head.0),
         }
     }
 
