@@ -442,7 +442,11 @@ impl GeoGauss {
         let life = self.state.membership.view.lives[me.index()];
         // It may not have known the views in between.
         let is_another = life.joined > before.joined;
-        if had_life && (is_another || life.ended.is_some()) {
+        if had_life && life != before {
+            cx.mark("geogauss.was_removed");
+        }
+        // An end that it knew may have come before batches that did not count any more.
+        if life != before {
             self.leave(cx, life.ended.map_or(life.before, |ended| ended.last));
         }
         if self.state.has_life() && (is_another || !had_life) {
@@ -468,9 +472,9 @@ impl GeoGauss {
         }
     }
 
-    /// This replica was removed: its transactions after the last batch of its life count nowhere.
+    /// This replica was removed, or its life was cut again: its transactions after the last batch
+    /// that counts are not part of any epoch.
     fn leave(&mut self, cx: &mut Cx<'_, Self>, last: Bid) {
-        cx.mark("geogauss.was_removed");
         cx.clear_timer(Timer::Epoch);
         cx.clear_timer(Timer::Batch);
         self.state.epochs.has_txns = false;

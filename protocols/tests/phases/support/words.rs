@@ -429,8 +429,7 @@ fn agreement<E: DeserializeOwned>(bytes: &[u8], of: impl Fn(usize, &E) -> String
     let texts = records.iter().map(|record| match record {
         Record::Entries { from, entries } => {
             let entries = entries.iter().enumerate();
-            let entries: Vec<_> =
-                entries.map(|(at, entry)| of(*from as usize + at + 1, entry)).collect();
+            let entries: Vec<_> = entries.map(|(at, entry)| of(from + at + 1, entry)).collect();
             if entries.is_empty() { format!("no cuts after {from}") } else { entries.join(", ") }
         }
         Record::Promise(_) => "a promise".to_owned(),

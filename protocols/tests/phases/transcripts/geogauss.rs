@@ -3,6 +3,7 @@
 use pangea_core::guarantee::Isolation;
 use pangea_core::protocol::Request;
 use pangea_core::time::Span;
+use pangea_core::txn::Outcome;
 use pangea_protocols::geogauss::{GeoGauss, Options};
 
 use super::super::script::program;
@@ -194,6 +195,43 @@ fn a_replica_waits_for_the_batches_of_an_earlier_life() {
         assert_eq!(node.state(last), cluster.nodes[0].state(last));
         assert_eq!(node.applied(), last);
     }
+}
+
+/// The swarm's seed 145 with mixed levels found transactions without an answer. Their batches
+/// counted when their replica was removed, and not any more when the only other one that had them
+/// was removed, too.
+#[test]
+fn a_transaction_runs_again_if_the_life_of_its_replica_is_cut_again() {
+    let mut cluster = ClusterOf::<GeoGauss>::new(5, GeoGauss::by_hand());
+    let removed = if cluster.leader() == 4 { 3 } else { 4 };
+    let other = if cluster.leader() == 1 { 2 } else { 1 };
+    cluster.on_words(move |from, to, message| match (from, to) {
+        (from, to) if (from, to) == (removed, other) => Fate::Deliver,
+        (from, _) if from == removed => Fate::Lose,
+        (from, _) if from == other && message.starts_with("Batch") => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    let ticket = cluster.call(removed, "put x 1");
+    end(&mut cluster, removed);
+    cluster.run_for(700);
+    assert_eq!(cluster.outcome(removed, ticket), None);
+    // It knows the view in which its batch counts. The only other one that has it is silent now.
+    cluster.on_words(move |from, _, _| match [removed, other].contains(&from) {
+        true => Fate::Lose,
+        false => Fate::Deliver,
+    });
+    cluster.run_for(700);
+    cluster.heal();
+    for node in [removed, other] {
+        for peer in (0..5).filter(|peer| *peer != node) {
+            cluster.reconnect(node, peer);
+        }
+    }
+    cluster.run_for(2_000);
+    end(&mut cluster, removed);
+    cluster.run_for(500);
+    let reply = cluster.outcome(removed, ticket);
+    assert!(matches!(reply, Some(Outcome::Committed { .. })), "{reply:?}");
 }
 
 #[test]
