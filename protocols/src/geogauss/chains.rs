@@ -9,8 +9,8 @@
 //! because all others have read the row as it was before. The paper has no chains.
 //!
 //! A transaction that has read a row of an undecided one names that one in its checks. In the merge
-//! it loses unless the row is of that transaction then: so it loses if that one does. It ranks after
-//! it: it takes over its attempts and its start. All other checks are those of its level.
+//! it loses unless the row is of that transaction then: so it loses if that one does. It ranks
+//! after it: it takes over its attempts and its start. All other checks are those of its level.
 //!
 //! A program that reads such rows in a range, that fails, or that writes nothing is run again
 //! without them: its answer must not depend on a transaction that may lose.

@@ -10,8 +10,8 @@
 //!                                     commits
 //! ```
 //!
-//! A transaction that has read rows of another one of the epoch (`chains.rs`) commits if they are of
-//! that one at its rank.
+//! A transaction that has read rows of another one of the epoch (`chains.rs`) commits if they are
+//! of that one at its rank.
 //!
 //! The result depends on the rows before the epoch and on the epoch's transactions, not on the
 //! order in which they arrive or on the number of workers.
@@ -107,10 +107,11 @@ pub fn decide(
     let has_chains = candidates.iter().any(|candidate| chained(&candidate));
     let epoch: HashSet<TxnId> =
         if has_chains { candidates.iter().map(|it| it.txn).collect() } else { HashSet::default() };
+    let fate = |candidate: &Candidate<'_>| check(before, candidate, &epoch);
     let mut fates = map(
         pool,
         candidates,
-        |_, candidate| mutate!(EpochOverwritesUnseen: check(before, candidate, &epoch) => Fate::Commits),
+        |_, candidate| mutate!(EpochOverwritesUnseen: fate(candidate) => Fate::Commits),
     );
     let mut order: Vec<usize> =
         (0..candidates.len()).filter(|&i| fates[i] == Fate::Commits).collect();

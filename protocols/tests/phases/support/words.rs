@@ -5,6 +5,9 @@
 //! phase tables. Random numbers are left out: log identities, incarnations, and names of transfers
 //! and forwarded requests.
 
+mod calvin_messages;
+mod geogauss;
+
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -18,9 +21,7 @@ use pangea_core::txn::{Abort, Footprint, LockMode, Outcome, Program, ReadSet, Re
 use pangea_protocols::agreement::Record;
 use pangea_protocols::calvin::batch::Request;
 use pangea_protocols::calvin::{self, Calvin, RemoteResult};
-use pangea_protocols::geogauss::batch::Work;
-use pangea_protocols::geogauss::views::{Change, Seal, View};
-use pangea_protocols::geogauss::{self, GeoGauss};
+use pangea_protocols::geogauss::GeoGauss;
 use pangea_protocols::inputs::{self, Cut};
 use pangea_protocols::minerva::batch::{ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::{self, Minerva};
@@ -112,7 +113,7 @@ impl Transcribed for Calvin {
     fn message(message: &calvin::Message) -> String {
         match message {
             calvin::Message::Inputs(message) => input_message::<Self>(message),
-            message => message_of_calvin(message),
+            message => calvin_messages::message(message),
         }
     }
 
@@ -125,117 +126,8 @@ impl Transcribed for Calvin {
     }
 }
 
-impl Transcribed for GeoGauss {
-    type Batch = geogauss::batch::Batch;
-
-    fn of_streams(message: streams::Message) -> geogauss::Message {
-        message.into()
-    }
-
-    fn agreement(bytes: &[u8]) -> String {
-        agreement(bytes, |number, change: &Change| match change {
-            Change::Seal(Seal { out, joining, .. }) => {
-                format!("seal {number}{}{}", nodes("removes", out), nodes("readmits", joining))
-            }
-            Change::View { view, .. } => format!("view {}: {}", view.number.0, members(view)),
-        })
-    }
-
-    fn record(kind: u8, rest: &[u8]) -> Option<String> {
-        match kind {
-            10 => Some(format!("that it may end epochs up to {}", u64_of(rest))),
-            11 => Some("its report on a seal".to_owned()),
-            12 => Some("its view".to_owned()),
-            _ => None,
-        }
-    }
-
-    fn message(message: &geogauss::Message) -> String {
-        use geogauss::Message;
-        match message {
-            Message::Streams(message) => streams_message::<Self>(message),
-            Message::Presence(message) => presence_message(message),
-            Message::Transfer(message) => transfer_message(message),
-            Message::Eof { through, reached, last, .. } => {
-                let ahead = if reached < through { ", ahead" } else { "" };
-                format!("Eof through epoch {}{ahead}, last batch {}", through.0, last.0)
-            }
-            Message::Agreement { .. } => "Agreement".to_owned(),
-            Message::Report { seal, .. } => format!("Report on seal {seal}"),
-            Message::Progress { applied, durable, view, heads, .. } => format!(
-                "Progress, view {view}, applied {}, durable {}, heads {}",
-                applied.0,
-                durable.0,
-                vector(heads)
-            ),
-            Message::MembershipRequest { .. } => "MembershipRequest".to_owned(),
-            Message::Membership { is_member: false, .. } => "Membership, none".to_owned(),
-            Message::Membership { known, .. } => format!("Membership, known epoch {}", known.0),
-            Message::Stopping { is_settled: false } => "Stopping, with transactions".to_owned(),
-            Message::Stopping { is_settled: true } => "Stopping, settled".to_owned(),
-            Message::Digests { digests } => {
-                let epochs: Vec<u64> = digests.iter().map(|digest| digest.epoch.0).collect();
-                format!("Digests of epochs {epochs:?}")
-            }
-            Message::Keep { bytes, .. } => format!("Keep {}", name_of::<Self>(bytes)),
-            Message::Kept { head } => format!("Kept up to {}", head.0),
-            Message::Collected { upto } => format!("Collected up to {}", upto.0),
-            Message::CacheRequest { .. } => "CacheRequest".to_owned(),
-            Message::CacheHead { head, .. } => format!("CacheHead {}", head.0),
-        }
-    }
-
-    fn transactions(batch: &Self::Batch) -> Vec<String> {
-        let end = batch.is_last.then(|| format!("the end of epoch {}", batch.epoch.0));
-        batch.records.iter().map(record_of_geogauss).chain(end).collect()
-    }
-
-    /// A replica ends an epoch after a hundred years, when its timer fires, or when a peer has.
-    fn by_hand() -> geogauss::Options {
-        geogauss::Options {
-            epoch_ms: CENTURY_MS,
-            batch_ms: NEVER_MS,
-            horizon_ms: 1_000 * CENTURY_MS,
-            silence_epochs: 0,
-            ..geogauss::Options::default()
-        }
-    }
-}
-
-const CENTURY_MS: u64 = 100 * 365 * 24 * 3_600_000;
-
-fn members(view: &View) -> String {
-    let members: Vec<String> = view.members().map(|node| node.to_string()).collect();
-    members.join(" ")
-}
-
 fn nodes(what: &str, nodes: &[NodeId]) -> String {
     nodes.iter().map(|node| format!(" {what} {node}")).collect()
-}
-
-fn record_of_geogauss(record: &geogauss::batch::TxnRecord) -> String {
-    let txn = record.inputs.txn;
-    let attempt = match record.inputs.attempt {
-        0 => String::new(),
-        attempt => format!(", attempt {attempt}"),
-    };
-    match &record.work {
-        Work::Merge { base, checks } => {
-            let writes: Vec<Write> = checks.writes.iter().map(|it| it.write.clone()).collect();
-            let checked = checks.writes.iter().filter(|it| it.is_checked);
-            let checked: Vec<String> = checked.map(|it| text(&it.write.key)).collect();
-            let checked = match checked.is_empty() {
-                true => String::new(),
-                false => format!(", checks {}", checked.join(" ")),
-            };
-            let sets = sets(&checks.reads, &writes);
-            format!("{txn}: ran on epoch {}{attempt}, {sets}{checked}", base.0)
-        }
-        Work::InOrder { program: it, footprint } => {
-            let locks = locks(footprint.as_ref());
-            format!("{txn} {}: not run{attempt}, {locks}", program(it))
-        }
-    }
 }
 
 /// A message between replicas of a group.
@@ -309,75 +201,6 @@ fn transfer_message(message: &transfer::Message) -> String {
         }
         Message::CheckpointAck { index, .. } => format!("CheckpointAck {index}"),
         Message::CheckpointGone { .. } => "CheckpointGone".to_owned(),
-    }
-}
-
-/// A message that only Calvin has.
-fn message_of_calvin(message: &calvin::Message) -> String {
-    use calvin::Message;
-    match message {
-        Message::Inputs(_) => unreachable!("input_message has those"),
-        Message::RequestMastership {} => "RequestMastership".to_owned(),
-        Message::CheckpointTurn { wants, is_frozen, known } => format!(
-            "CheckpointTurn, {}, {}, knows cut {}",
-            if *wants { "wanted" } else { "not wanted" },
-            if *is_frozen { "frozen" } else { "not frozen" },
-            known.0
-        ),
-        Message::Subscribe { slices, results, is_continued } => {
-            let on = if *is_continued { ", goes on" } else { "" };
-            format!("Subscribe, slices after {}, items after {}{on}", slices.0, results.0)
-        }
-        Message::Unsubscribe {} => "Unsubscribe".to_owned(),
-        Message::Slice { slice } => {
-            let requests = slice.batches.iter().flat_map(|part| &part.requests);
-            let all: Vec<String> = requests.map(request).collect();
-            let all = if all.is_empty() { "nothing".to_owned() } else { all.join("; ") };
-            let early = if slice.is_decided { "" } else { ", early" };
-            format!("Slice of {}, epoch {}{early}: {all}", slice.shard, slice.epoch.0)
-        }
-        Message::SliceChunk { chunk } => format!("SliceChunk, epoch {}", chunk.epoch.0),
-        Message::SlicesDecided { upto, .. } => format!("SlicesDecided up to epoch {}", upto.0),
-        Message::Resubscribe {} => "Resubscribe".to_owned(),
-        Message::RemoteResults { results } => {
-            format!("RemoteResults, epoch {}: {}", results.epoch.0, results_of(results.read()))
-        }
-        Message::Sealed { at, is_sealed } => format!("Sealed at {}: {is_sealed}", at.0),
-        Message::ShardProgress { upto, applied, waits_for } => {
-            let waits = waits_for.map_or(String::new(), |node| format!(", waits for {node}"));
-            format!("ShardProgress up to {}, applied {}{waits}", upto.0, applied.0)
-        }
-        Message::Truncated { upto } => format!("Truncated up to {}", upto.0),
-        Message::Frozen { at } => format!("Frozen at {}", at.0),
-        Message::OutcomesRequest { after, is_wanted } => {
-            let wanted = if *is_wanted { "wanted" } else { "not wanted" };
-            format!("OutcomesRequest after {}, {wanted}", after.0)
-        }
-        Message::Outcomes { outcomes } => {
-            format!("Outcomes, epoch {}: {}", outcomes.epoch.0, results_of(outcomes.read()))
-        }
-        Message::GroupProgress { least, most } => {
-            format!("GroupProgress, from {} to {}", least.0, most.0)
-        }
-        Message::WarmRequest { keys, .. } => format!("WarmRequest {}", keys_of(keys)),
-        Message::WarmReply { .. } => "WarmReply".to_owned(),
-        Message::ColdMapUpdate { map } => {
-            let set: u32 = map.changes.iter().map(|(_, word)| word.count_ones()).sum();
-            let all = if map.is_all { "the whole map" } else { "changes of the map" };
-            format!("ColdMapUpdate, {all}, rows in the changed words: {set}")
-        }
-        Message::LookupRequest { keys, .. } => format!("LookupRequest {}", lookup_keys(keys)),
-        Message::LookupReply { rows, .. } => format!("LookupReply {}", lookup_rows(rows)),
-        Message::Forward { requests } => {
-            let all: Vec<String> = requests.iter().map(|(_, it)| unnamed(it)).collect();
-            format!("Forward {}", all.join("; "))
-        }
-        Message::ForwardAccepted { accepted } => {
-            format!("ForwardAccepted, requests: {}", accepted.tokens.len())
-        }
-        Message::ForwardRejected { tokens } => {
-            format!("ForwardRejected, requests: {}", tokens.len())
-        }
     }
 }
 

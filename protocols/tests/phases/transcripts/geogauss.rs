@@ -26,8 +26,8 @@ fn end(cluster: &mut ClusterOf<GeoGauss>, id: usize) {
     cluster.fire(id, Timer::Epoch);
 }
 
-/// §4.1, §5.1, Algorithm 3: an epoch is merged when all replicas have ended it, and f + 1 have each
-/// of its batches. A replica without transactions ends it when it hears of it.
+/// GeoGauss §4.1, §5.1, Algorithm 3: an epoch is merged when all replicas have ended it, and f + 1
+/// have each of its batches. A replica without transactions ends it when it hears of it.
 #[test]
 fn an_epoch_is_merged_when_all_have_ended_it_and_f_plus_1_have_its_batches() {
     let mut cluster = cluster(GeoGauss::by_hand(), &[0, 1]);
@@ -43,8 +43,8 @@ fn an_epoch_is_merged_when_all_have_ended_it_and_f_plus_1_have_its_batches() {
     assert_golden!(cluster);
 }
 
-/// §4.1.2: of two transactions that write a row, the earlier one wins. The other one had read it,
-/// so it runs again on the new snapshot. A blind write of it would overwrite it.
+/// GeoGauss §4.1.2: of two transactions that write a row, the earlier one wins. The other one had
+/// read it, so it runs again on the new snapshot. A blind write would overwrite the row.
 #[test]
 fn of_two_that_write_a_row_which_they_have_read_one_runs_again() {
     let mut cluster = cluster(GeoGauss::by_hand(), &[0, 1]);
@@ -103,8 +103,8 @@ fn nobody_waits_for_an_idle_replica() {
     assert_golden!(cluster);
 }
 
-/// §5.2: a silent replica is removed by a seal and a view. It refuses its clients, and joins again
-/// when it is heard.
+/// GeoGauss §5.2: a silent replica is removed by a seal and a view. It refuses its clients, and
+/// joins again when it is heard.
 #[test]
 fn a_silent_replica_is_removed_by_a_seal_and_a_view_and_joins_again() {
     let mut cluster = cluster(GeoGauss::by_hand(), &[0, 2]);
