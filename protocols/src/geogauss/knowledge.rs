@@ -253,6 +253,9 @@ impl presence::Owner for GeoGauss {
             self.retry_transfer(cx);
         }
         self.send_eof(cx, peer);
+        if self.state.stops.is_stopping() {
+            self.send_progress(cx);
+        }
         self.announce_stop(cx);
     }
 

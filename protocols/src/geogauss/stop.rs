@@ -192,6 +192,9 @@ impl GeoGauss {
         }
         if is_settled && !stop.is_settled {
             (stop.is_settled, stop.since) = (true, cx.now.at);
+            // A peer that is idle may have ended the last epoch without having heard of it. It ends
+            // when it has merged the same as all that are settled.
+            self.send_progress(cx);
             self.announce_stop(cx);
         }
         if !self.state.stops.is_over() && !self.leave_if_possible(cx) {
