@@ -88,5 +88,6 @@ pub const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
 /// find them: `protocols/tests/phases/digests.rs`.
 pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
 
-/// Bugs that no run has caught yet: currently none. A new entry documents the simulator's gap.
-pub const ELUSIVE: &[Bug] = &[];
+/// Bugs that no run of the present code has caught yet. These two were caught by seeds 145 and 346
+/// before the simulator drew other numbers, and need runs in which weak acknowledgements are common.
+pub const ELUSIVE: &[Bug] = &[Bug::LoggedEarly, Bug::LostReadCounts];
