@@ -93,5 +93,5 @@ pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
 pub const OPEN_SEEDS: &[u64] = &[64];
 
 /// Bugs that no run of the present code has caught yet. These two were caught by seeds 145 and 346
-/// before the simulator drew other numbers, and need runs in which weak acknowledgements are common.
+/// before the simulator drew other numbers. They need runs with many weak acknowledgements.
 pub const ELUSIVE: &[Bug] = &[Bug::LoggedEarly, Bug::LostReadCounts];
