@@ -31,7 +31,7 @@ use super::merge::{Before, Candidate, Fate, decide};
 use super::options::Options;
 use super::rank::{Rank, RankInputs};
 use super::recovery::EpochRecord;
-use super::rules::Rules;
+use super::rules::{Rules, are_mixed, of_two_programs};
 use super::state::{InFlight, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
 use crate::inputs::{refuses_clients, skipped, stopping};
@@ -133,6 +133,10 @@ impl GeoGauss {
             cx.mark("geogauss.epoch_skipped");
             decisions.fill_with(|| Some(Decision::Ran(skipped(number))));
             Vec::new()
+        } else if are_mixed(batches.iter().map(|batch| &**batch)) {
+            cx.mark("geogauss.epoch_of_two_programs");
+            decisions.fill_with(|| Some(Decision::Lost(of_two_programs())));
+            Vec::new()
         } else {
             state.merge_write_sets(cx, epoch, &mut decisions, &mut deleted);
             state.streams.note_reached(cx, &state.replica, Milestone::Validated, own_head);
@@ -207,8 +211,8 @@ const RECLAIM_VERSIONS_MAX: usize = 50_000;
 const LOGGED_BYTES_MAX: usize = 64 << 20;
 
 impl State {
-    /// Whether all batches of an epoch were created under this replica's rules. Otherwise it waits
-    /// for the checkpoint of a peer that has merged it.
+    /// Whether all batches of an epoch were created under this replica's rules, or under rules that
+    /// differ from each other. Otherwise it waits for the checkpoint of a peer that has merged it.
     fn may_merge(
         &mut self,
         cx: &mut Cx<'_, GeoGauss>,
@@ -217,6 +221,7 @@ impl State {
     ) -> bool {
         let batches = self.batches_upto(heads);
         let other = batches.iter().find(|batch| !self.rules.allow(batch));
+        let other = other.filter(|_| !are_mixed(batches.iter().map(|batch| &**batch)));
         other.into_iter().for_each(|batch| self.refuse(cx, epoch, batch.rules));
         other.is_none()
     }

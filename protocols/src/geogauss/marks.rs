@@ -86,6 +86,8 @@ const OWN: &[Mark] = &[
         .never("no epoch fails; see protocols/tests/phases/failing.rs"),
     mark("geogauss.epoch_refused", "an epoch was created under other rules")
         .rare("nodes change their programs while epochs are not merged everywhere"),
+    mark("geogauss.epoch_of_two_programs", "an epoch has batches of two programs: no effect")
+        .rare("nodes change their programs after a kill"),
     mark("geogauss.refused_client", "a request is refused: other procedures are needed, or a stop")
         .rare("nodes change their programs"),
     mark("geogauss.waits_for_node", "the next epoch waits for a node that is late"),

@@ -5,10 +5,14 @@
 //! merges no epoch with a batch that was created under other ones: it would get another result
 //! than the replicas that have merged the epoch before. A stop of all nodes in order leaves no such
 //! epoch.
+//!
+//! If nodes were killed in the middle of an upgrade, one epoch may have batches of two programs.
+//! No replica could run all of them, so such an epoch has no effect under any program
+//! ([`are_mixed`]), and clients that still wait are served by a later one.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::txn::CodeDigest;
+use pangea_core::txn::{Abort, CodeDigest, SqlState};
 
 use super::batch::{Batch, TxnRecord, Work};
 use super::merge::MergeRule;
@@ -40,14 +44,11 @@ impl Rules {
         Ok(Self { merge, horizon: tagged >> 1, code })
     }
 
-    /// Whether a replica with these rules can merge a batch: its outcome depends on the settings if
-    /// it has transactions, and on the code if programs are to be run.
+    /// Whether a replica with these rules can merge a batch.
     pub(super) fn allow(&self, batch: &Batch) -> bool {
-        let Self { merge, horizon, code } = batch.rules;
-        let is_run = |record: &TxnRecord| matches!(record.work, Work::InOrder { .. });
-        let are_settings_same = (merge, horizon) == (self.merge, self.horizon);
-        (are_settings_same || batch.records.is_empty())
-            && (code == self.code || !batch.records.iter().any(is_run))
+        let (settings, code) = binding(batch);
+        settings.is_none_or(|it| it == (self.merge, self.horizon))
+            && code.is_none_or(|it| it == self.code)
     }
 
     /// Why a replica with these rules can't merge an epoch that was created under `other` ones, and
@@ -70,5 +71,94 @@ impl Rules {
                 epoch.0, other.merge, other.horizon
             )
         })
+    }
+}
+
+/// Whether an epoch has batches that no replica can merge together, because they were created under
+/// different rules. It has no effect then.
+pub(super) fn are_mixed<'a>(batches: impl Iterator<Item = &'a Batch> + Clone) -> bool {
+    let settings = batches.clone().filter_map(|batch| binding(batch).0);
+    let code = batches.filter_map(|batch| binding(batch).1);
+    !are_equal(settings) || !are_equal(code)
+}
+
+fn are_equal<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
+    let first = all.next();
+    all.all(|it| Some(it) == first)
+}
+
+/// What the outcome of a batch depends on: on the settings if it has transactions, and on the code
+/// if programs are to be run.
+fn binding(batch: &Batch) -> (Option<(MergeRule, u64)>, Option<CodeDigest>) {
+    let Rules { merge, horizon, code } = batch.rules;
+    let is_run = |record: &TxnRecord| matches!(record.work, Work::InOrder { .. });
+    let settings = (!batch.records.is_empty()).then_some((merge, horizon));
+    (settings, batch.records.iter().any(is_run).then_some(code))
+}
+
+/// The error of a transaction in an epoch of two programs.
+pub(super) fn of_two_programs() -> Abort {
+    let message = "could not serialize access: its epoch has transactions of two programs";
+    Abort::new(SqlState::SERIALIZATION_FAILURE, message)
+        .with_detail("Nodes were killed while the program or its settings were changed.")
+        .with_hint("Run the transaction again.")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pangea_core::ids::{NodeId, ProcedureId, TxnId};
+    use pangea_core::txn::Program;
+
+    use super::super::isolation::Checks;
+    use super::super::rank::RankInputs;
+    use super::super::views::ViewNumber;
+    use super::*;
+    use crate::streams::Bid;
+
+    const EPOCH: SnapshotVersion = SnapshotVersion(5);
+
+    fn batch(code: u64, horizon: u64, work: Option<Work>) -> Batch {
+        let txn = TxnId::new(NodeId(0), 1);
+        let inputs = RankInputs { txn, attempt: 0, start: EPOCH, offset_us: 0 };
+        Batch {
+            source: NodeId(0),
+            bid: Bid(1),
+            epoch: EPOCH,
+            is_last: true,
+            view: ViewNumber(1),
+            base: None,
+            rules: Rules { merge: MergeRule::Greedy, horizon, code: CodeDigest(code) },
+            first_sequence: 1,
+            records: work.into_iter().map(|work| TxnRecord { inputs, work }).collect(),
+        }
+    }
+
+    fn writes() -> Option<Work> {
+        Some(Work::Merge { base: SnapshotVersion(4), checks: Checks::default() })
+    }
+
+    fn runs() -> Option<Work> {
+        let program = Program::Call { procedure: ProcedureId(1), args: Bytes::new() };
+        Some(Work::InOrder { program, footprint: None })
+    }
+
+    #[test]
+    fn only_what_the_outcome_depends_on_has_to_be_alike() {
+        let own = Rules { merge: MergeRule::Greedy, horizon: 60, code: CodeDigest(1) };
+        assert!(own.allow(&batch(1, 60, runs())) && own.allow(&batch(2, 60, writes())));
+        assert!(own.allow(&batch(2, 61, None)), "it has no transactions");
+        assert!(!own.allow(&batch(2, 60, runs())) && !own.allow(&batch(1, 61, writes())));
+    }
+
+    /// Drawn seed 64: nodes were killed in the middle of an upgrade, and no program could ever
+    /// continue.
+    #[test]
+    fn an_epoch_of_two_programs_is_mixed_if_both_would_have_to_run() {
+        let are_mixed = |batches: &[Batch]| are_mixed(batches.iter());
+        assert!(are_mixed(&[batch(1, 60, runs()), batch(2, 60, writes()), batch(2, 60, runs())]));
+        assert!(are_mixed(&[batch(1, 60, writes()), batch(1, 61, writes())]));
+        assert!(!are_mixed(&[batch(1, 60, runs()), batch(2, 60, writes()), batch(3, 61, None)]));
+        assert!(!are_mixed(&[batch(2, 60, runs()), batch(2, 60, runs())]) && !are_mixed(&[]));
     }
 }

@@ -123,8 +123,8 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Whether nothing has failed lately, all nodes run and are connected, and all shards stop at
-    /// once if there are several: they have to end with the same epoch.
+    /// Whether nothing has failed lately, all nodes run, are connected and refuse nothing, and all
+    /// shards stop at once if there are several: they have to end with the same epoch.
     fn is_calm(&self, kind: UpgradeKind) -> bool {
         let are_over = self.faults.are_over_for(CALM, self.now);
         let can_end = self.topology.partitions.shards() == 1 || !kind.is_rolling;
@@ -137,6 +137,7 @@ impl<P: Protocol> World<P> {
         let others =
             self.replicas().iter().filter(|other| other.id != node.id && !other.is_destroyed);
         Self::is_up(node)
+            && !Self::refuses(node)
             && running.protocol.status().rejoin.is_none()
             && others.into_iter().all(|other| self.network.is_connected(node.id, other.id))
     }

@@ -88,10 +88,6 @@ pub const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
 /// find them: `protocols/tests/phases/digests.rs`.
 pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
 
-/// Seeds of GeoGauss's runs that fail without a planted bug: after all nodes stopped in order, one
-/// refuses an epoch.
-pub const OPEN_SEEDS: &[u64] = &[64];
-
 /// Bugs that no run of the present code has caught yet. These two were caught by seeds 145 and 346
 /// before the simulator drew other numbers. They need runs with many weak acknowledgements.
 pub const ELUSIVE: &[Bug] = &[Bug::LoggedEarly, Bug::LostReadCounts];
