@@ -6,11 +6,12 @@
 //!           start       start + length
 //! ```
 //!
-//! Each replica counts the epochs on its own clock, from an epoch that it has seen. Replicas follow
-//! the fastest one: when a peer reaches a later epoch, so does this replica, at once. The paper
-//! relies on synchronized clocks, so that every commit waits for the slowest. Numbers only grow and
-//! may be skipped. Nothing but the latency depends on the clock: if it jumps forward, epochs get
-//! other numbers, and if it stands still, epochs get longer until a peer or the clock goes on.
+//! Each replica counts the epochs on its own clock, since the Unix epoch. So replicas with
+//! synchronized clocks end an epoch at the same moment. Replicas follow the fastest clock: when a
+//! peer reaches a later epoch, so does this replica, at once. In the paper every commit waits for
+//! the slowest clock. Numbers only grow and may be skipped. Nothing but the latency depends on the
+//! clock: if it jumps forward, epochs get other numbers, and if it stands still, epochs get longer
+//! until a peer or the clock goes on.
 
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::{Span, Timestamp};
@@ -24,10 +25,12 @@ pub struct EpochClock {
 }
 
 impl EpochClock {
-    /// A clock on which `epoch` begins now.
-    pub fn new(length: Span, epoch: SnapshotVersion, now: Timestamp) -> Self {
+    /// A clock that counts since the Unix epoch. If `least` is later, that epoch begins now.
+    pub fn new(length: Span, least: SnapshotVersion, now: Timestamp) -> Self {
         assert!(length.us > 0, "epochs take time");
-        Self { length, base: (epoch, now) }
+        let epoch = SnapshotVersion(now.us / length.us);
+        let start = Timestamp::from_us(epoch.0 * length.us);
+        Self { length, base: if epoch >= least { (epoch, start) } else { (least, now) } }
     }
 
     /// The epoch of this moment. Never before an epoch that the clock has been set to.
@@ -63,16 +66,25 @@ mod tests {
 
     #[test]
     fn epochs_have_their_length() {
-        let clock = EpochClock::new(LENGTH, SnapshotVersion(7), at_ms(100));
+        let clock = EpochClock::new(LENGTH, SnapshotVersion(77), at_ms(100));
         let epochs = [0, 100, 109, 110, 205].map(|ms| clock.epoch_at(at_ms(ms)).0);
-        assert_eq!(epochs, [7, 7, 7, 8, 17]);
-        assert_eq!(clock.start_of(SnapshotVersion(9)), at_ms(120));
+        assert_eq!(epochs, [77, 77, 77, 78, 87]);
+        assert_eq!(clock.start_of(SnapshotVersion(79)), at_ms(120));
         assert_eq!(clock.start_of(SnapshotVersion(3)), at_ms(100));
     }
 
     #[test]
+    fn replicas_that_start_at_other_times_count_alike() {
+        let clock = |ms| EpochClock::new(LENGTH, SnapshotVersion(7), at_ms(ms));
+        for at in [104, 119, 120, 999] {
+            assert_eq!(clock(101).epoch_at(at_ms(at)), clock(104).epoch_at(at_ms(at)));
+        }
+        assert_eq!(clock(104).start_of(SnapshotVersion(12)), at_ms(120));
+    }
+
+    #[test]
     fn a_slow_clock_follows_a_fast_one_and_a_fast_one_does_not_go_back() {
-        let mut clock = EpochClock::new(LENGTH, SnapshotVersion(7), at_ms(100));
+        let mut clock = EpochClock::new(LENGTH, SnapshotVersion(17), at_ms(100));
         clock.follow(SnapshotVersion(50), at_ms(105));
         assert_eq!(clock.epoch_at(at_ms(105)).0, 50);
         assert_eq!(clock.epoch_at(at_ms(115)).0, 51);

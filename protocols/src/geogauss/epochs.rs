@@ -7,11 +7,11 @@
 //!     | == Batch(epoch 7, last) ====> |  epoch 7 has ended everywhere
 //! ```
 //!
-//! A replica ends its epoch after its length, if it has transactions in it, and at once if it has
-//! none and a peer has. The last batch of an epoch says that it is the last. Without a batch, a
-//! message of its own does. So an idle cluster sends nothing, and a replica without clients delays
-//! others by a round trip at most, for which they wait anyway: see below. In the paper each
-//! replica sends a message in each epoch.
+//! A replica ends each epoch after its length as long as it has transactions now and then. The last
+//! batch of an epoch says that it is the last. Without a batch, a message of its own does. A replica
+//! that stays idle ends some epochs ahead, and more of them when a peer gets near to the last. So an
+//! idle cluster sends nothing, and nobody waits for an idle replica. In the paper each replica sends
+//! a message in each epoch.
 //!
 //! An epoch is *ready* on a replica when it has ended on all replicas, all of its batches are here,
 //! and each of them is durable on f + 1 replicas. Only then is it merged. Since all of that can be
@@ -138,12 +138,25 @@ impl State {
 }
 
 impl State {
+    /// The maximum number of epochs that this replica ends ahead.
+    fn silence_max(&self) -> u64 {
+        // A program that waits for the epochs before its own would wait for these.
+        let is_synchronous = self.options.execution == Execution::Synchronous;
+        if is_synchronous { 0 } else { self.options.silence_epochs }
+    }
+
+    /// Whether this replica had transactions lately. It then ends its next epoch when that is over,
+    /// even without transactions.
+    fn was_busy(&self) -> bool {
+        let most = self.silence_max();
+        let is_alone = self.replica.topology.node_count() == 1;
+        !is_alone && most > 0 && self.epochs.busy.0 + most >= self.epochs.open.0 - 1
+    }
+
     /// The number of epochs that this replica ends ahead of one that it has reached: none, unless
     /// it has been idle for as many.
     fn silence_after(&self, reached: SnapshotVersion) -> u64 {
-        // A program that waits for the epochs before its own would wait for these.
-        let is_synchronous = self.options.execution == Execution::Synchronous;
-        let most = if is_synchronous { 0 } else { self.options.silence_epochs };
+        let most = self.silence_max();
         let is_idle = !self.epochs.has_txns
             && self.execution.queue.is_empty()
             && self.epochs.busy.0 + most < reached.0
@@ -172,16 +185,28 @@ impl GeoGauss {
         // It may have ended epochs ahead of its clock.
         epochs.clock.follow(present, cx.now.at);
         self.state.reserve(cx, present);
-        let epochs = &self.state.epochs;
-        let end = epochs.clock.start_of(present.next());
-        cx.set_timer(Timer::Epoch, end.since(cx.now.at).max(Span::from_us(1)));
+        self.wait_for_end(cx);
+    }
+
+    fn wait_for_end(&self, cx: &mut Cx<'_, Self>) {
+        let end = self.state.epochs.clock.start_of(self.state.present_epoch(cx).next());
+        let least = Span::from_us(1);
+        cx.set_timer(Timer::Epoch, end.since(cx.now.at).max(least));
     }
 
     /// The time of the open epoch is over.
     pub(super) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         if self.state.epochs.has_txns {
             cx.mark("geogauss.epoch_ended_by_time");
-            self.end_epoch(cx, self.state.epochs.open);
+            return self.end_epoch(cx, self.state.epochs.open);
+        }
+        let over = SnapshotVersion(self.state.present_epoch(cx).0 - 1);
+        let is_over = over >= self.state.epochs.open;
+        if is_over && self.state.is_member() && self.state.membership.may_end(over) {
+            cx.mark("geogauss.empty_epoch_ended");
+            self.end_epoch(cx, over);
+        } else if self.state.was_busy() {
+            self.wait_for_end(cx);
         }
     }
 
@@ -204,6 +229,9 @@ impl GeoGauss {
         if !had_txns || through > open {
             cx.mark("geogauss.eof_sent");
             self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
+        }
+        if self.state.was_busy() {
+            self.wait_for_end(cx);
         }
     }
 

@@ -18,7 +18,7 @@
 
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
+use pangea_core::exec::{Overlay, check_size, declared_footprint, is_bulk, is_footprint_declared};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
@@ -131,7 +131,7 @@ impl GeoGauss {
         self.state.streams.next_sequence = self.state.streams.next_sequence.max(next);
         let start = self.state.present_epoch(cx);
         let (in_order, optimistic): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| self.goes_in_order(job));
+            jobs.into_iter().partition(|job| self.goes_in_order(cx, job));
         let at = self.state.applied.epoch;
         let State { registry, options, execution, .. } = &self.state;
         let nothing = Overlay::new();
@@ -173,13 +173,24 @@ impl GeoGauss {
         self.state.execution.queue.iter().take_while(|job| job.since <= merged.next()).count()
     }
 
-    /// Whether every replica runs a program, because it has lost too often or writes too much.
-    fn goes_in_order(&self, job: &Job) -> bool {
+    /// Whether every replica runs a program, because it has lost too often, is about to lose, or
+    /// writes too much.
+    fn goes_in_order(&self, cx: &mut Cx<'_, Self>, job: &Job) -> bool {
         let Program::Call { procedure, args } = &job.program else { return false };
-        let options = &self.state.options;
-        let has_lost = job.attempt >= options.attempts_optimistic;
-        let is_bulk = is_bulk(&self.state.registry, *procedure, args);
-        is_bulk || has_lost && options.conflicts == Conflicts::InOrder
+        let State { options, registry, execution, .. } = &self.state;
+        if is_bulk(registry, *procedure, args) {
+            return true;
+        }
+        if options.conflicts != Conflicts::InOrder {
+            return false;
+        }
+        let declared = || declared_footprint(registry, *procedure, args);
+        let is_hot = |it: Footprint| execution.hot.has_locked(&it, cx.now.at);
+        let is_about_to_lose = !execution.hot.is_empty() && declared().is_some_and(is_hot);
+        if is_about_to_lose {
+            cx.mark("geogauss.hot");
+        }
+        is_about_to_lose || job.attempt >= options.attempts_optimistic
     }
 
     /// Whether a program depends on rows that it did not find, although it wrote nothing: at the

@@ -2,7 +2,8 @@
 //!
 //! Only one optimistic transaction that checks a row commits in the time from its snapshot to the
 //! merge. A program that would check a row at which others have just lost is therefore run by every
-//! replica at once, in order, and not only after it has lost itself.
+//! replica at once, in order, and not only after it has lost itself. If it has declared its
+//! footprint, its source need not run it to find out.
 //!
 //! A row is hot for a second after a loss. If another loss follows soon after that time, it is hot
 //! for twice as long.
@@ -10,6 +11,7 @@
 use pangea_core::hash::HashMap;
 use pangea_core::ids::TableId;
 use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Footprint, LockMode};
 
 use super::deletions::hash_row;
 use super::isolation::Checks;
@@ -53,12 +55,20 @@ impl HotRows {
 
     /// Whether a transaction with these checks would probably lose.
     pub(super) fn has_any(&self, checks: &Checks, now: Timestamp) -> bool {
-        let is_hot = |table, key: &[u8]| {
-            self.rows.get(&hash_row(table, key)).is_some_and(|heat| now <= heat.until)
-        };
         let mut writes = checks.writes.iter().filter(|it| it.is_checked).map(|it| &it.write);
-        writes.any(|write| is_hot(write.table, &write.key))
-            || checks.reads.points.iter().any(|read| is_hot(read.table, &read.key))
+        writes.any(|write| self.is_hot(write.table, &write.key, now))
+            || checks.reads.points.iter().any(|read| self.is_hot(read.table, &read.key, now))
+    }
+
+    /// Whether a program with this declared footprint would probably lose at each level: it reads a
+    /// hot row and changes it.
+    pub(super) fn has_locked(&self, footprint: &Footprint, now: Timestamp) -> bool {
+        let mut changed = footprint.points.iter().filter(|it| it.mode == LockMode::Exclusive);
+        changed.any(|it| self.is_hot(it.table, &it.key, now))
+    }
+
+    fn is_hot(&self, table: TableId, key: &[u8], now: Timestamp) -> bool {
+        self.rows.get(&hash_row(table, key)).is_some_and(|heat| now <= heat.until)
     }
 
     /// Forgets rows that have been cold for as long as they were hot.
@@ -70,7 +80,7 @@ impl HotRows {
 #[cfg(test)]
 mod tests {
     use pangea_core::key::Key;
-    use pangea_core::txn::Write;
+    use pangea_core::txn::{PointLock, Write};
 
     use super::super::isolation::CheckedWrite;
     use super::*;
@@ -84,6 +94,20 @@ mod tests {
     fn writing(key: &[u8], is_checked: bool) -> Checks {
         let write = Write { table: TABLE, key: Key::from(key), value: None };
         Checks { writes: vec![CheckedWrite { write, is_checked }], ..Checks::default() }
+    }
+
+    #[test]
+    fn a_program_that_declares_to_change_a_hot_row_would_lose() {
+        let mut hot = HotRows::default();
+        hot.note_loss(TABLE, b"a", at(0));
+        let locks = |key: &[u8], mode, ms| {
+            let lock = PointLock { table: TABLE, key: Key::from(key), mode };
+            hot.has_locked(&Footprint::new(vec![lock], Vec::new()), at(ms))
+        };
+        assert!(locks(b"a", LockMode::Exclusive, 500));
+        assert!(!locks(b"a", LockMode::Exclusive, 1_500), "it is not hot any more");
+        assert!(!locks(b"b", LockMode::Exclusive, 500), "another row");
+        assert!(!locks(b"a", LockMode::Shared, 500) && !locks(b"a", LockMode::Write, 500));
     }
 
     #[test]

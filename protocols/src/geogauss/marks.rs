@@ -46,6 +46,7 @@ const OWN: &[Mark] = &[
         .never("a run has too few clients"),
     // §3, §4.1, epochs.
     mark("geogauss.epoch_ended_by_time", "an epoch ends because its time is over"),
+    mark("geogauss.empty_epoch_ended", "an epoch without transactions ends, not long after others"),
     mark("geogauss.follows_a_peer", "an epoch ends because a peer has ended it or is ahead"),
     mark("geogauss.eof_sent", "the end of an epoch is sent without a batch"),
     mark("geogauss.eof_again", "an end of an epoch arrives that is known"),
