@@ -163,7 +163,7 @@ impl GeoGauss {
             }
             Message::CacheHead { token, head } => {
                 let asked = caches.asking.iter_mut().flat_map(|asking| &mut asking.caches);
-                let mut of_request = asked.filter(|(_, of, _)| *of == token);
+                let mut of_request = asked.filter(|it| (it.0, it.1) == (cache, token));
                 if let Some((.., found)) = of_request.next() {
                     *found = Some(head);
                     self.fetch_from_asked(cx);

@@ -28,13 +28,12 @@ use super::batch::{Batch, TxnRecord, Work};
 use super::deletions::hash_row;
 use super::early::{MergedEpoch, read_lost};
 use super::merge::{Before, Candidate, Fate, decide};
-use super::options::Options;
 use super::rank::{Rank, RankInputs};
 use super::recovery::EpochRecord;
-use super::rules::{Rules, are_mixed, of_two_programs};
-use super::state::{InFlight, State};
+use super::rules::{Rules, are_mixed, horizon_of, of_two_programs};
+use super::state::{InFlight, Merged, State};
 use crate::decisions::{Decisions, Ordered, WriteSetRef};
-use crate::inputs::{refuses_clients, skipped, stopping};
+use crate::inputs::{self, refuses_clients, stopping};
 use crate::streams::{BufferedBatch, Heads};
 
 /// The result of a transaction of an epoch.
@@ -96,7 +95,7 @@ impl GeoGauss {
         let mut merged = 0;
         while !self.state.stops.is_over()
             && let Some((epoch, heads)) = self.state.next_ready()
-            && self.state.may_merge(cx, epoch, &heads)
+            && (self.state.is_skipped(epoch) || self.state.may_merge(cx, epoch, &heads))
             && self.state.may_begin(cx, epoch)
         {
             if merged >= EPOCHS_IN_STEP_MAX {
@@ -128,10 +127,10 @@ impl GeoGauss {
         let epoch = Epoch { number, records: &records, has_read_lost: &has_read_lost, node_count };
         let mut decisions: Vec<Option<Decision>> = records.iter().map(|_| None).collect();
         let mut deleted = Deleted::default();
-        let skipped_txns = state.is_skipped(number).then_some(records.len() as u64);
-        let ran = if skipped_txns.is_some() {
+        let skipped = state.is_skipped(number).then_some(records.len() as u64);
+        let ran = if skipped.is_some() {
             cx.mark("geogauss.epoch_skipped");
-            decisions.fill_with(|| Some(Decision::Ran(skipped(number))));
+            decisions.fill_with(|| Some(Decision::Ran(inputs::skipped(number))));
             Vec::new()
         } else if are_mixed(batches.iter().map(|batch| &**batch)) {
             cx.mark("geogauss.epoch_of_two_programs");
@@ -144,13 +143,14 @@ impl GeoGauss {
         };
         cx.begin_work();
         let record = state.record_of(epoch, &heads, &decisions, ran);
-        let (own, deleted) = (state.take_own(&records, decisions), deleted.rows);
-        state.applied.advance(number, heads.clone(), deleted.clone(), &state.options);
+        let own = state.take_own(&records, decisions);
+        let horizon = horizon_of(number, batches.iter().map(|batch| &**batch));
+        let merged = Merged { epoch: number, heads, deleted: deleted.rows, horizon };
+        state.applied.advance(merged.clone());
         // A replica that was removed adds nothing to the epochs of the others.
         state.epochs.skip_to(number.next());
         cx.store.publish(number);
-        let skipped = skipped_txns;
-        let merged = MergedEpoch { number, heads, record, deleted, own, skipped };
+        let merged = MergedEpoch { state: merged, record, own, skipped };
         match self.state.early {
             None => self.confirm(cx, merged),
             Some(_) => self.keep_early(cx, merged),
@@ -471,11 +471,6 @@ pub(super) fn args_of(record: &TxnRecord) -> &[u8] {
         Work::InOrder { program: Program::Call { args, .. }, .. } => args,
         Work::InOrder { .. } | Work::Merge { .. } => &[],
     }
-}
-
-/// The last epoch before the horizon of an epoch.
-pub(super) fn horizon_of(epoch: SnapshotVersion, options: &Options) -> SnapshotVersion {
-    SnapshotVersion(epoch.0.saturating_sub(options.horizon_epochs()))
 }
 
 /// The error of a transaction whose snapshot is older than the horizon.

@@ -30,7 +30,7 @@ use super::GeoGauss;
 use super::commit::Decision;
 use super::lineage::Base;
 use super::options::{Ack, Options};
-use super::state::{Applied, State};
+use super::state::{Applied, Merged, State};
 use crate::replica::kind;
 use crate::streams::Heads;
 
@@ -45,13 +45,9 @@ pub(super) struct Early {
 
 /// An epoch that is merged here.
 pub(super) struct MergedEpoch {
-    pub number: SnapshotVersion,
-    /// The batches of the epochs up to it.
-    pub heads: Heads,
+    pub state: Merged,
     /// The record of its decisions.
     pub record: Bytes,
-    /// The hashes of the rows that it has deleted.
-    pub deleted: Vec<u64>,
     /// The results of the transactions of this replica.
     pub own: Vec<(TxnId, Decision)>,
     /// The number of its transactions, if the operator has listed it to be skipped.
@@ -79,7 +75,7 @@ impl State {
 
     /// The first epoch that is merged and not confirmed.
     pub(super) fn first_early(&self) -> Option<SnapshotVersion> {
-        self.early.as_ref()?.epochs.front().map(|it| it.number)
+        self.early.as_ref()?.epochs.front().map(|it| it.state.epoch)
     }
 
     /// The state was replaced by one that is confirmed.
@@ -125,7 +121,7 @@ impl GeoGauss {
     /// Keeps an epoch that was merged until it is confirmed.
     pub(super) fn keep_early(&mut self, cx: &mut Cx<'_, Self>, merged: MergedEpoch) {
         cx.mark("geogauss.merged_early");
-        cx.lineage(merged.number, self.state.applied.lineages.last, false);
+        cx.lineage(merged.state.epoch, self.state.applied.lineages.last, false);
         self.answer_early(cx, &merged);
         mutate!(LoggedEarly: () => self.state.log_record(cx, &merged));
         let early = self.state.early.as_mut().expect("epochs are kept until they are confirmed");
@@ -136,20 +132,19 @@ impl GeoGauss {
     pub(super) fn confirm_ready(&mut self, cx: &mut Cx<'_, Self>) {
         loop {
             let next = self.state.early.as_ref().and_then(|early| early.epochs.front());
-            let is_ready = next.is_some_and(|it| self.state.are_available(&it.heads));
+            let is_ready = next.is_some_and(|it| self.state.are_available(&it.state.heads));
             let Some(early) = self.state.early.as_mut().filter(|_| is_ready) else { return };
             let Some(merged) = early.epochs.pop_front() else { return };
-            let (heads, rows) = (merged.heads.clone(), merged.deleted.clone());
-            early.confirmed.advance(merged.number, heads, rows, &self.state.options);
+            early.confirmed.advance(merged.state.clone());
             let lineage = early.confirmed.lineages.last;
-            cx.lineage(merged.number, lineage, true);
+            cx.lineage(merged.state.epoch, lineage, true);
             self.confirm(cx, merged);
         }
     }
 
     /// An epoch is confirmed: logs it, and answers the clients of this node.
     pub(super) fn confirm(&mut self, cx: &mut Cx<'_, Self>, merged: MergedEpoch) {
-        let number = merged.number;
+        let number = merged.state.epoch;
         let state = &mut self.state;
         mutate!(LoggedEarly: state.log_record(cx, &merged) => if state.early.is_none() {
             state.log_record(cx, &merged);
@@ -184,7 +179,7 @@ impl GeoGauss {
                 continue;
             }
             counters.txns_committed += 1;
-            let outcome = Outcome::Committed { txn: *txn, version: merged.number, result };
+            let outcome = Outcome::Committed { txn: *txn, version: merged.state.epoch, result };
             cx.reply(it.job.ticket, outcome);
         }
     }
@@ -194,7 +189,7 @@ impl GeoGauss {
     pub(super) fn retreat_if_cut(&mut self, cx: &mut Cx<'_, Self>, lost: u64) {
         let logs = &self.state.streams.logs;
         let counts = |it: &&MergedEpoch| {
-            it.heads.iter().zip(logs).all(|(head, log)| log.bounds.last_upto(*head) == *head)
+            it.state.heads.iter().zip(logs).all(|(head, log)| log.bounds.last_upto(*head) == *head)
         };
         let Some(early) = &self.state.early else { return };
         let kept = early.epochs.iter().take_while(counts).count();
@@ -203,13 +198,13 @@ impl GeoGauss {
         }
         // Their batch has to name an epoch that is about to go.
         self.close_early_batch(cx);
-        let State { early, applied, options, .. } = &mut self.state;
+        let State { early, applied, .. } = &mut self.state;
         let Some(early) = early else { return };
         let versions = early.epochs.len() - kept;
         early.epochs.truncate(kept);
         *applied = early.confirmed.clone();
         for it in &early.epochs {
-            applied.advance(it.number, it.heads.clone(), it.deleted.clone(), options);
+            applied.advance(it.state.clone());
         }
         cx.mark("geogauss.retreated");
         cx.store.retreat_to(applied.epoch);
@@ -228,7 +223,7 @@ impl GeoGauss {
 impl State {
     fn log_record(&mut self, cx: &mut Cx<'_, GeoGauss>, merged: &MergedEpoch) {
         let position = self.replica.persist(cx, &kind::EPOCH, merged.record.clone());
-        self.checkpoints.note_record(merged.number, position);
+        self.checkpoints.note_record(merged.state.epoch, position);
     }
 }
 

@@ -25,9 +25,10 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
-use super::messages::Message;
+use super::messages::{HeardEnd, Message};
 use super::options::Execution;
 use super::state::{End, State};
+use super::views::ViewNumber;
 use super::{GeoGauss, Timer};
 use crate::streams::Heads;
 
@@ -92,7 +93,8 @@ impl State {
     /// Whether all batches that some replica is known to have are merged, for good.
     pub(super) fn has_merged_all(&self) -> bool {
         let logs = self.streams.logs.iter().zip(&self.confirmed().heads);
-        logs.into_iter().all(|(log, head)| log.known.max(log.received) <= *head)
+        logs.into_iter()
+            .all(|(log, head)| log.bounds.last_upto(log.known.max(log.received)) <= *head)
     }
 
     /// The next epoch to merge, with the last batch of each source in it.
@@ -252,16 +254,55 @@ impl GeoGauss {
         self.state.replica.send_after(cx, after, peer, message);
     }
 
-    /// §4.1.3: a peer adds nothing more to some epochs.
-    pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, told: End) {
-        let log = &mut self.state.streams.logs[from.index()];
-        log.known = log.known.max(log.bounds.last.map_or(told.last, |last| told.last.min(last)));
-        let end = &mut self.state.epochs.ends[from.index()];
+    /// §4.1.3: a replica adds nothing more to some epochs.
+    pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, told: HeardEnd) {
+        let HeardEnd { source, through, reached, last, view } = told;
+        let log = &mut self.state.streams.logs[source.index()];
+        log.known = log.known.max(log.bounds.last.map_or(last, |end| last.min(end)));
+        let end = &mut self.state.epochs.ends[source.index()];
+        let told = End { through, reached: reached.min(through), last, view: ViewNumber(view) };
         if (told.view, told.through) > (end.view, end.through) {
             *end = told;
         } else {
             cx.mark("geogauss.eof_again");
         }
+    }
+
+    /// Tells the peers what the others have ended since the last time: they may not hear each other.
+    pub(super) fn send_ends(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { replica, epochs, .. } = &mut self.state;
+        // Of two nodes none has a third one to tell about.
+        if replica.topology.node_count() < 3 || epochs.told == epochs.ends {
+            return;
+        }
+        epochs.told.clone_from(&epochs.ends);
+        let heard = replica.peers().map(|source| (source, epochs.ends[source.index()]));
+        let ends: Vec<HeardEnd> = heard
+            .map(|(source, End { through, reached, last, view })| HeardEnd {
+                source,
+                through,
+                reached,
+                last,
+                view: view.0,
+            })
+            .collect();
+        let message = || Message::Ends { ends: ends.clone() };
+        replica.peers().for_each(|peer| replica.send(cx, peer, message()));
+    }
+
+    /// A peer tells what others have ended.
+    pub(super) fn on_ends(&mut self, cx: &mut Cx<'_, Self>, ends: Vec<HeardEnd>) {
+        let State { replica, epochs, .. } = &self.state;
+        let is_news = |told: &HeardEnd| {
+            let known = epochs.ends[told.source.index()];
+            let is_later = (told.view, told.through) > (known.view.0, known.through);
+            told.source != replica.me && is_later
+        };
+        let news: Vec<HeardEnd> = ends.into_iter().filter(is_news).collect();
+        if !news.is_empty() {
+            cx.mark("geogauss.end_relayed");
+        }
+        news.into_iter().for_each(|told| self.on_eof(cx, told));
     }
 
     /// Follows peers that are in a later epoch, or have ended this one (§4.1, "coordinator-free").

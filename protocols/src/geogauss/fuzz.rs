@@ -22,6 +22,7 @@ use super::knowledge::{Configured, Known, Rejoined};
 use super::lineage::{Base, Lineages};
 use super::membership::{Sealed, decode_report, encode_report};
 use super::merge::MergeRule;
+use super::messages::HeardEnd;
 use super::rank::RankInputs;
 use super::recovery::EpochRecord;
 use super::rules::Rules;
@@ -119,7 +120,7 @@ fn agreement() -> Vec<Record<Change>> {
 fn messages() -> Vec<Vec<u8>> {
     let version = SnapshotVersion(300);
     let (head, token) = (Bid(300), 5);
-    let all: [Message; 14] = [
+    let all: [Message; 15] = [
         streams::Message::Batch { bytes: batch() }.into(),
         Message::Eof { through: version, reached: SnapshotVersion(7), last: Bid(9), view: 2 },
         Message::Agreement { bytes: Bytes::from_static(b"bytes") },
@@ -141,6 +142,15 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Collected { upto: head },
         Message::CacheRequest { token, view: 2 },
         Message::CacheHead { token, head },
+        Message::Ends {
+            ends: vec![HeardEnd {
+                source: NodeId(1),
+                through: version,
+                reached: SnapshotVersion(7),
+                last: Bid(9),
+                view: 2,
+            }],
+        },
         Message::Digests {
             digests: vec![crate::digests::EpochDigest {
                 epoch: SnapshotVersion(9),
@@ -255,7 +265,7 @@ fn states() -> Vec<Vec<u8>> {
     let mut deletions = Deletions::default();
     deletions.note(SnapshotVersion(5), [1, 2], SnapshotVersion(2));
     let mut lineages = Lineages::default();
-    lineages.note(SnapshotVersion(5), &[Bid(2), Bid(300), Bid(0)], Some(SnapshotVersion(2)));
+    lineages.note(SnapshotVersion(5), &[Bid(2), Bid(300), Bid(0)], SnapshotVersion(2));
     let meta = Meta {
         log_head: LogPosition(9),
         configuration: Configuration::of(heads, vec![5, 300, 1], configured()),

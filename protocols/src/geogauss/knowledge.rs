@@ -14,23 +14,25 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 
 use super::GeoGauss;
-use super::state::State;
+use super::state::{End, State};
 use super::views::{Change, View};
 use crate::agreement::{Agreement, DurableState, Record, Term, lost_promises};
 use crate::inputs::Target;
 use crate::presence::{self, Memory, Presence};
 use crate::replica::{INTACT, Replica, kind};
-use crate::streams::{Bid, Bounds, are_heads, lost_batches, max_heads, number};
+use crate::streams::{Bid, Bounds, are_heads, lost_batches, lost_log, max_heads, number};
 
 /// The knowledge of the receiver that is in a greeting, besides its identity.
 pub(crate) struct Evidence {
     /// The last batch of the receiver's log that the sender has without gaps.
     batches: Bid,
+    /// The last epoch that the receiver has ended, as far as the sender has heard.
+    ended: SnapshotVersion,
     /// The latest ballot that the receiver has promised to the sender.
     promise: Term,
 }
@@ -201,6 +203,15 @@ impl GeoGauss {
     }
 }
 
+/// The message with which a node stops if a peer has heard an end of epochs that it had not reserved
+/// according to its log. It would add transactions to them, although others have merged them.
+fn lost_ends(peer: NodeId, ended: SnapshotVersion) -> String {
+    lost_log(&format!(
+        "node {} has heard that this node ended epoch {}, but its log does not allow that",
+        peer.0, ended.0
+    ))
+}
+
 impl presence::Owner for GeoGauss {
     type Host = Self;
     type Evidence = Evidence;
@@ -214,6 +225,7 @@ impl presence::Owner for GeoGauss {
         let promise = self.state.membership.driver.agreement().promise_of(peer);
         let mut out = Vec::new();
         out.put_varint(batches.0);
+        out.put_varint(self.state.epochs.ends[peer.index()].through.0);
         promise.encode(&mut out);
         out.into()
     }
@@ -221,10 +233,11 @@ impl presence::Owner for GeoGauss {
     fn decode_evidence(&self, known: &[u8]) -> Result<Evidence, DecodeError> {
         let from = &mut Reader::new(known);
         let batches = Bid(number(from, "greeting")?);
+        let ended = SnapshotVersion(number(from, "greeting")?);
         let promise = Term::decode(from)?;
         let is_sound = promise.is_sound(self.state.replica.topology.node_count());
         match is_sound && from.is_empty() {
-            true => Ok(Evidence { batches, promise }),
+            true => Ok(Evidence { batches, ended, promise }),
             false => Err(DecodeError::new("greeting")),
         }
     }
@@ -238,6 +251,9 @@ impl presence::Owner for GeoGauss {
         let created = streams.own_head(replica).max(membership.own_head);
         if known.batches > created {
             return Some(lost_batches(from, known.batches, created));
+        }
+        if known.ended > self.state.last_reserved() {
+            return Some(lost_ends(from, known.ended));
         }
         let has_lost = known.promise > membership.driver.agreement().term();
         has_lost.then(|| lost_promises(from))
@@ -253,6 +269,7 @@ impl presence::Owner for GeoGauss {
             self.retry_transfer(cx);
         }
         self.send_eof(cx, peer);
+        self.state.epochs.told.fill(End::default());
         if self.state.stops.is_stopping() {
             self.send_progress(cx);
         }

@@ -30,25 +30,20 @@ pub struct Base {
 pub(super) struct Lineages {
     /// That of the last epoch.
     pub last: u64,
-    /// Those of the epochs after the horizon, oldest first, if some epoch may be rolled back.
+    /// Those of the epochs after the horizon, oldest first. Also with durable acknowledgements:
+    /// batches of an earlier run with weak ones may still have to be merged.
     recent: VecDeque<Base>,
 }
 
 impl Lineages {
-    /// Adds an epoch with the last batches of all sources up to it. If `horizon` is given, its
-    /// lineage is kept, and those of the epochs up to the horizon are forgotten.
-    pub(super) fn note(
-        &mut self,
-        epoch: SnapshotVersion,
-        heads: &[Bid],
-        horizon: Option<SnapshotVersion>,
-    ) {
+    /// Adds an epoch with the last batches of all sources up to it, and forgets the lineages of the
+    /// epochs up to the horizon.
+    pub(super) fn note(&mut self, epoch: SnapshotVersion, heads: &[Bid], horizon: SnapshotVersion) {
         let mut bytes = Vec::new();
         bytes.put_u64(self.last);
         bytes.put_u64(epoch.0);
         encode_heads(heads, &mut bytes);
         self.last = hash_bytes(&bytes);
-        let Some(horizon) = horizon else { return self.recent.clear() };
         self.recent.push_back(Base { epoch, lineage: self.last });
         while self.recent.pop_front_if(|base| base.epoch <= horizon).is_some() {}
     }
@@ -98,9 +93,9 @@ mod tests {
     fn two_histories_that_differ_in_one_batch_have_other_lineages_from_there_on() {
         let with = |batch: u64| {
             let mut lineages = Lineages::default();
-            lineages.note(epoch(1), &[Bid(1), Bid(0)], Some(epoch(0)));
-            lineages.note(epoch(3), &[Bid(1), Bid(batch)], Some(epoch(0)));
-            lineages.note(epoch(4), &[Bid(2), Bid(7)], Some(epoch(0)));
+            lineages.note(epoch(1), &[Bid(1), Bid(0)], epoch(0));
+            lineages.note(epoch(3), &[Bid(1), Bid(batch)], epoch(0));
+            lineages.note(epoch(4), &[Bid(2), Bid(7)], epoch(0));
             lineages
         };
         let (one, other) = (with(1), with(2));
@@ -116,7 +111,7 @@ mod tests {
     fn lineages_before_the_horizon_are_forgotten_and_the_others_survive_their_encoding() {
         let mut lineages = Lineages::default();
         for at in 1..10 {
-            lineages.note(epoch(at), &[Bid(at)], Some(epoch(at.saturating_sub(4))));
+            lineages.note(epoch(at), &[Bid(at)], epoch(at.saturating_sub(4)));
         }
         assert_eq!(lineages.recent.len(), 4);
         let mut bytes = Vec::new();
@@ -124,7 +119,7 @@ mod tests {
         assert_eq!(Lineages::decode(&mut Reader::new(&bytes)).unwrap(), lineages);
         assert!(Lineages::decode(&mut Reader::new(&bytes[..bytes.len() - 1])).is_err());
         let last = lineages.last;
-        lineages.note(epoch(10), &[Bid(10)], None);
-        assert!(lineages.recent.is_empty() && lineages.last != last);
+        lineages.note(epoch(10), &[Bid(10)], epoch(9));
+        assert!(lineages.recent.len() == 1 && lineages.last != last);
     }
 }

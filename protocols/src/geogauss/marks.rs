@@ -50,6 +50,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.follows_a_peer", "an epoch ends because a peer has ended it or is ahead"),
     mark("geogauss.eof_sent", "the end of an epoch is sent without a batch"),
     mark("geogauss.eof_again", "an end of an epoch arrives that is known"),
+    mark("geogauss.end_relayed", "a peer tells what a replica has ended that was not heard itself"),
     mark("geogauss.malformed_eof", "the end of an epoch is refused: it makes no sense")
         .never(NONSENSE),
     mark("geogauss.end_waits_for_view", "an epoch ends later, because a view is about to begin")

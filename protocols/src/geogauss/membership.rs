@@ -18,10 +18,11 @@ use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 use super::knowledge::Configured;
 use super::messages::Message;
 use super::progress::Progress;
-use super::state::{InFlight, State};
+use super::state::{InFlight, Job, State};
 use super::views::{Change, Ended, Report, Seal, View};
 use super::{GeoGauss, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
+use crate::messages::NUMBER_MAX;
 use crate::replica::kind;
 use crate::streams::{Batch as _, Bid, number};
 
@@ -43,6 +44,8 @@ pub(super) struct Membership {
     taken: u64,
     /// When the last message of each replica arrived.
     pub heard_at: Vec<Timestamp>,
+    /// When the clock of agreement ticked last.
+    ticked_at: Timestamp,
     /// The progress of each replica.
     pub progress: Vec<Progress>,
     /// The last batch that this replica has ever created.
@@ -101,6 +104,7 @@ impl Membership {
             reports: BTreeMap::new(),
             taken: 0,
             heard_at: vec![Timestamp::default(); node_count],
+            ticked_at: Timestamp::default(),
             progress: vec![Default::default(); node_count],
             own_head: Bid(0),
             has_no_life: false,
@@ -275,6 +279,7 @@ impl GeoGauss {
     /// Starts the timers, after the log was read.
     pub(super) fn start_membership(&mut self, cx: &mut Cx<'_, Self>) {
         self.state.membership.heard_at.fill(cx.now.at);
+        self.state.membership.ticked_at = cx.now.at;
         cx.set_timer(Timer::Tick, TICK);
     }
 
@@ -299,9 +304,20 @@ impl GeoGauss {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
+        self.excuse_own_delay(cx);
         if self.state.presence.is_ready {
             self.state.membership.driver.agreement_mut().on_tick(true);
             self.lead(cx);
+        }
+    }
+
+    /// While this replica was busy or stopped it heard nobody: that was not the fault of the others.
+    fn excuse_own_delay(&mut self, cx: &Cx<'_, Self>) {
+        let membership = &mut self.state.membership;
+        let late = cx.now.at.since(membership.ticked_at + TICK);
+        membership.ticked_at = cx.now.at;
+        if late > TICK {
+            membership.heard_at.iter_mut().for_each(|at| *at = (*at + late).min(cx.now.at));
         }
     }
 
@@ -495,7 +511,11 @@ impl GeoGauss {
                 continue;
             }
             match void.job.program {
-                Program::Call { .. } => self.state.execution.queue.push_back(void.job),
+                Program::Call { .. } => {
+                    // If its run made this replica late, every replica has to run it in the end.
+                    let attempt = void.job.attempt.saturating_add(1);
+                    self.state.execution.queue.push_back(Job { attempt, ..void.job });
+                }
                 Program::Certified(_) => {
                     cx.reply(void.job.ticket, Outcome::Aborted(was_removed()));
                 }
@@ -527,6 +547,10 @@ pub(super) fn decode_report(
 ) -> Result<Report, DecodeError> {
     const WHAT: &str = "report";
     let reserved = SnapshotVersion(number(from, WHAT)?);
+    // The next life begins after it.
+    if reserved.0 == NUMBER_MAX {
+        return Err(DecodeError::new(WHAT));
+    }
     let head = Bid(number(from, WHAT)?);
     let mut ended = || {
         let epoch = SnapshotVersion(number(from, WHAT)?);

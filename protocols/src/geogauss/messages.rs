@@ -2,10 +2,11 @@
 //! membership.
 
 use bytes::Bytes;
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, SnapshotVersion};
 
 use crate::digests::EpochDigest;
-use crate::messages::{Number, Varint, messages};
+use crate::messages::{Codec, NUMBER_MAX, Number, Varint, messages};
 use crate::streams::{self, AllHeads, Bid, Heads};
 use crate::{presence, transfer};
 
@@ -136,6 +137,55 @@ messages! {
             /// The last batch of the cache.
             head: Bid,
         } control "message_other", malformed "geogauss.cache_of_another";
+        /// The ends of epochs that the sender has heard from others. Sent to every peer with its
+        /// progress, for replicas that cannot hear each other.
+        77 => Ends {
+            /// The last end of each of them.
+            ends: Vec<HeardEnd> as Vec<HeardEnd>,
+        } control "message_other", malformed "geogauss.malformed_eof";
     }
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
+}
+
+/// The content of a [`Message::Eof`], as another replica tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeardEnd {
+    /// The replica that has ended the epochs.
+    pub source: NodeId,
+    /// The last epoch.
+    pub through: SnapshotVersion,
+    /// The epoch that the source has reached.
+    pub reached: SnapshotVersion,
+    /// The last batch of these epochs, or of earlier ones.
+    pub last: Bid,
+    /// The view of the source.
+    pub view: u64,
+}
+
+impl Codec for HeardEnd {
+    type Value = Self;
+
+    fn encode(value: &Self, out: &mut Vec<u8>) {
+        let Self { source, through, reached, last, view } = *value;
+        [source.0.into(), through.0, reached.0, last.0, view]
+            .into_iter()
+            .for_each(|it| out.put_varint(it));
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Self, DecodeError> {
+        let source = from.varint(what)?.try_into().map_err(|_| DecodeError::new(what))?;
+        let (through, reached) = (from.varint(what)?, from.varint(what)?);
+        Ok(Self {
+            source: NodeId(source),
+            through: SnapshotVersion(through),
+            reached: SnapshotVersion(reached),
+            last: Bid(from.varint(what)?),
+            view: from.varint(what)?,
+        })
+    }
+
+    fn is_sound(value: &Self, node_count: usize) -> bool {
+        let numbers = [value.through.0, value.reached.0, value.last.0, value.view];
+        value.source.index() < node_count && numbers.into_iter().all(|it| it <= NUMBER_MAX)
+    }
 }

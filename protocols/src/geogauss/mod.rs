@@ -84,10 +84,11 @@ use cache::Cache;
 use checkpoint::Configuration;
 use knowledge::Known;
 pub use merge::MergeRule;
+use messages::HeardEnd;
 pub use messages::Message;
 pub use options::{Ack, Conflicts, Execution, Options, Validation};
 use progress::Progress;
-use state::{End, State};
+use state::State;
 use views::ViewNumber;
 
 /// A replica, or a cache of one.
@@ -276,12 +277,9 @@ impl GeoGauss {
                 None => {}
             },
             Message::Eof { through, reached, last, view } => {
-                self.on_eof(
-                    cx,
-                    from,
-                    End { through, reached: reached.min(through), last, view: ViewNumber(view) },
-                );
+                self.on_eof(cx, HeardEnd { source: from, through, reached, last, view });
             }
+            Message::Ends { ends } => self.on_ends(cx, ends),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
             Message::Progress { applied, durable, view, decision, life, may_join, heads } => {

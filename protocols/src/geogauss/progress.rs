@@ -96,6 +96,7 @@ impl GeoGauss {
         self.note_waits(cx);
         self.state.execution.hot.forget_cold(cx.now.at);
         self.send_progress(cx);
+        self.send_ends(cx);
         self.announce_stop(cx);
         self.send_report(cx);
         self.send_digests(cx);

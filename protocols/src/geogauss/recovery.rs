@@ -28,7 +28,8 @@ use super::commit::{Deleted, apply_merged, args_of, in_order};
 use super::knowledge::Configured;
 use super::membership::Sealed;
 use super::rank::Rank;
-use super::state::State;
+use super::rules::horizon_of;
+use super::state::{Merged, State};
 use super::views::Change;
 use super::{GeoGauss, Timer};
 use crate::agreement::{Agreement, Record};
@@ -198,7 +199,8 @@ impl State {
             }
         }
         let rows = mutate!(DeletionsNotReplayed: deleted.rows => Vec::new());
-        self.applied.advance(epoch, heads, rows, &self.options);
+        let horizon = horizon_of(epoch, batches.iter().map(|batch| &**batch));
+        self.applied.advance(Merged { epoch, heads, deleted: rows, horizon });
         cx.store.publish(epoch);
     }
 }

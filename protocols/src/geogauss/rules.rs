@@ -82,6 +82,17 @@ pub(super) fn are_mixed<'a>(batches: impl Iterator<Item = &'a Batch> + Clone) ->
     !are_equal(settings) || !are_equal(code)
 }
 
+/// The epoch up to which an epoch with these batches forgets deletions: that of the shortest horizon
+/// of their sources. It must not depend on the settings of the replica that merges them.
+pub(super) fn horizon_of<'a>(
+    epoch: SnapshotVersion,
+    batches: impl Iterator<Item = &'a Batch>,
+) -> SnapshotVersion {
+    let settings = batches.filter_map(|batch| binding(batch).0);
+    let epochs = settings.map(|(_, horizon)| horizon).min();
+    SnapshotVersion(epochs.map_or(0, |epochs| epoch.0.saturating_sub(epochs)))
+}
+
 fn are_equal<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
     let first = all.next();
     all.all(|it| Some(it) == first)

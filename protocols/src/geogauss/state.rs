@@ -15,13 +15,12 @@ use super::GeoGauss;
 use super::batch::TxnRecord;
 use super::caches::Caches;
 use super::clock::EpochClock;
-use super::commit::horizon_of;
 use super::deletions::Deletions;
 use super::early::Early;
 use super::hot::HotRows;
 use super::lineage::Lineages;
 use super::membership::Membership;
-use super::options::{Ack, Options};
+use super::options::Options;
 use super::reads::Fresh;
 use super::rules::Rules;
 use super::stop::Stops;
@@ -86,6 +85,8 @@ pub(super) struct Epochs {
     pub opened_at: Timestamp,
     /// The last end of an epoch that each replica has sent apart from its batches.
     pub ends: Vec<End>,
+    /// Those that the peers were told last.
+    pub told: Vec<End>,
     /// The last epoch that this replica may end, as far as that is durable.
     pub reserved: SnapshotVersion,
     /// Later reservations, with their log positions.
@@ -169,6 +170,18 @@ pub(super) struct Applied {
     pub lineages: Lineages,
 }
 
+/// What an epoch that was merged adds to the state.
+#[derive(Clone)]
+pub(super) struct Merged {
+    pub epoch: SnapshotVersion,
+    /// The batches of the epochs up to it.
+    pub heads: Heads,
+    /// The hashes of the rows that it has deleted.
+    pub deleted: Vec<u64>,
+    /// Deletions up to this epoch are forgotten.
+    pub horizon: SnapshotVersion,
+}
+
 impl Applied {
     pub(super) fn new(node_count: usize) -> Self {
         Self {
@@ -180,17 +193,10 @@ impl Applied {
     }
 
     /// Adds an epoch, and the hashes of the rows that it has deleted.
-    pub(super) fn advance(
-        &mut self,
-        epoch: SnapshotVersion,
-        heads: Heads,
-        deleted: Vec<u64>,
-        options: &Options,
-    ) {
-        let horizon = horizon_of(epoch, options);
+    pub(super) fn advance(&mut self, merged: Merged) {
+        let Merged { epoch, heads, deleted, horizon } = merged;
         self.deletions.note(epoch, deleted, horizon);
-        let is_weak = options.ack != Ack::Replicated;
-        self.lineages.note(epoch, &heads, is_weak.then_some(horizon));
+        self.lineages.note(epoch, &heads, horizon);
         (self.epoch, self.heads) = (epoch, heads);
     }
 }
@@ -231,6 +237,7 @@ impl State {
                 has_txns: false,
                 opened_at: Timestamp::default(),
                 ends: vec![End::default(); n],
+                told: vec![End::default(); n],
                 reserved: SnapshotVersion::ZERO,
                 reserving: VecDeque::new(),
             },

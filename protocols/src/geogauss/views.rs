@@ -126,6 +126,7 @@ impl View {
         let is_bid = |bid: Bid| bid.0 <= NUMBER_MAX;
         let is_life = |life: &Life| {
             is_epoch(life.first)
+                && life.first > SnapshotVersion::ZERO
                 && is_bid(life.head)
                 && life.before <= life.head
                 && life.ended.is_none_or(|it| is_epoch(it.epoch) && is_bid(it.last))

@@ -5,7 +5,9 @@ use pangea_core::protocol::{Cx, WaitsFor};
 use pangea_core::time::{Span, Timestamp};
 
 use super::GeoGauss;
+use super::batch::Batch;
 use super::state::State;
+use crate::streams::SourceLog;
 
 /// A member is late if the next epoch has waited for this long, plus two round trips and epochs.
 const PATIENCE: Span = Span::from_ms(500);
@@ -70,7 +72,8 @@ impl GeoGauss {
         let late = since.filter(|(_, since)| cx.now.at.since(*since).us >= patience);
         let late = late.map_or_else(Vec::new, |(epoch, _)| {
             let unmerged = state.streams.logs.iter().zip(&state.confirmed().heads);
-            let unmerged = unmerged.map(|(log, head)| log.received.0.saturating_sub(head.0));
+            let last = |log: &SourceLog<Batch>| log.bounds.last_upto(log.received).0;
+            let unmerged = unmerged.map(|(log, head)| last(log).saturating_sub(head.0));
             let epochs = unmerged.max().unwrap_or_default();
             let of = |(node, what): (NodeId, &str)| WaitsFor {
                 node: state.replica.node(node),

@@ -1,8 +1,10 @@
 //! Old copies of disks: of a node that was replaced, and of a peer of one.
 
+use pangea_protocols::geogauss::{GeoGauss, Options};
 use pangea_protocols::minerva::Timer;
 
 use super::rejoin::{add, assert_all_run, busy};
+use super::support::ClusterOf;
 
 /// The replaced node may return, with all of its state.
 #[test]
@@ -81,4 +83,28 @@ fn an_old_copy_of_one_disk_stops_no_other_node_that_was_replaced() {
     cluster.crash(2);
     assert_eq!(cluster.nodes[1].stopped, None, "its log is the one that the others know");
     add(&mut cluster, 0);
+}
+
+/// Node 2 has no clients, so it sends no batches. But it ends the epochs of the others: after a
+/// return to an old disk it would add transactions to epochs that they have merged.
+#[test]
+fn an_idle_replica_of_geogauss_on_an_old_copy_of_its_disk_is_noticed() {
+    let mut cluster = ClusterOf::<GeoGauss>::new(3, Options::default());
+    let commit = |cluster: &mut ClusterOf<GeoGauss>, name: &str| {
+        cluster.call(0, &format!("add {name} 1"));
+        cluster.run_for(1_000);
+        assert_eq!(cluster.everywhere(name), "1");
+    };
+    commit(&mut cluster, "x");
+    let old = cluster.nodes[2].log.clone();
+    // It reserves epochs for some seconds at a time.
+    cluster.run_for(20_000);
+    commit(&mut cluster, "y");
+    cluster.crash(2);
+    cluster.restore_log(2, old);
+    cluster.start(2);
+    cluster.run_for(1_000);
+    let reason = cluster.nodes[2].stopped.as_deref().expect("the loss was noticed");
+    assert!(reason.contains("has heard that this node ended epoch"), "{reason}");
+    assert!(reason.contains("restored from an old copy"), "{reason}");
 }

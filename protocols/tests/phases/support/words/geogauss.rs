@@ -67,6 +67,10 @@ impl Transcribed for GeoGauss {
             Message::Collected { upto } => format!("Collected up to {}", upto.0),
             Message::CacheRequest { .. } => "CacheRequest".to_owned(),
             Message::CacheHead { head, .. } => format!("CacheHead {}", head.0),
+            Message::Ends { ends } => {
+                let ends = ends.iter().map(|it| format!("{} through {}", it.source, it.through.0));
+                format!("Ends, {}", ends.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 
