@@ -184,7 +184,7 @@ impl GeoGauss {
         let epochs = &mut self.state.epochs;
         (epochs.open, epochs.has_txns, epochs.opened_at) = (present, true, cx.now.at);
         epochs.busy = present;
-        // It may have ended epochs ahead of its clock.
+        // It may have ended epochs ahead of the clock.
         epochs.clock.follow(present, cx.now.at);
         self.state.reserve(cx, present);
         self.wait_for_end(cx);
@@ -247,8 +247,9 @@ impl GeoGauss {
         let last = own.received;
         let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
         let after = after.max(self.state.reserving_at());
-        let through = SnapshotVersion(self.state.epochs.open.0 - 1);
-        let reached = self.state.epochs.reached;
+        // It may have moved beyond epochs that others have merged without it.
+        let through = SnapshotVersion(self.state.epochs.open.0 - 1).min(self.state.last_reserved());
+        let reached = self.state.epochs.reached.min(through);
         let view = self.state.membership.view.number.0;
         let message = Message::Eof { through, reached, last, view };
         self.state.replica.send_after(cx, after, peer, message);
