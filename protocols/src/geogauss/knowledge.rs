@@ -225,7 +225,7 @@ impl presence::Owner for GeoGauss {
         let promise = self.state.membership.driver.agreement().promise_of(peer);
         let mut out = Vec::new();
         out.put_varint(batches.0);
-        out.put_varint(self.state.epochs.ends[peer.index()].through.0);
+        out.put_varint(self.state.epochs.own_ends[peer.index()].0);
         promise.encode(&mut out);
         out.into()
     }
@@ -286,7 +286,8 @@ impl presence::Owner for GeoGauss {
         presence.note_log_identity(cx, replica, peer, log_identity);
         streams.end_earlier_life(cx, replica, peer);
         membership.forget(peer);
-        epochs.ends[peer.index()] = Default::default();
+        epochs.ends[peer.index()] = End::default();
+        epochs.own_ends[peer.index()] = SnapshotVersion::ZERO;
         transfer.stop(peer);
         self.state.note_who_is_behind();
     }

@@ -277,6 +277,8 @@ impl GeoGauss {
                 None => {}
             },
             Message::Eof { through, reached, last, view } => {
+                let own = &mut self.state.epochs.own_ends[from.index()];
+                *own = through.max(*own);
                 self.on_eof(cx, HeardEnd { source: from, through, reached, last, view });
             }
             Message::Ends { ends } => self.on_ends(cx, ends),

@@ -85,7 +85,10 @@ pub(super) struct Epochs {
     pub opened_at: Timestamp,
     /// The last end of an epoch that each replica has sent apart from its batches.
     pub ends: Vec<End>,
-    /// Those that the peers were told last.
+    /// The last epoch that each replica has told this one itself that it ended, since it lost its
+    /// disk.
+    pub own_ends: Vec<SnapshotVersion>,
+    /// The ends that the peers were told last.
     pub told: Vec<End>,
     /// The last epoch that this replica may end, as far as that is durable.
     pub reserved: SnapshotVersion,
@@ -237,6 +240,7 @@ impl State {
                 has_txns: false,
                 opened_at: Timestamp::default(),
                 ends: vec![End::default(); n],
+                own_ends: vec![SnapshotVersion::ZERO; n],
                 told: vec![End::default(); n],
                 reserved: SnapshotVersion::ZERO,
                 reserving: VecDeque::new(),
