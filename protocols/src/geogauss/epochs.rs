@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A replica ends each epoch after its length as long as it has transactions now and then. The last
-//! batch of an epoch says that it is the last. Without a batch, a message of its own does. A replica
-//! that stays idle ends some epochs ahead, and more of them when a peer gets near to the last. So an
-//! idle cluster sends nothing, and nobody waits for an idle replica. In the paper each replica sends
-//! a message in each epoch.
+//! batch of an epoch says that it is the last. Without a batch, a message of its own does. A
+//! replica that stays idle ends some epochs ahead, and more of them when a peer gets near to the
+//! last. So an idle cluster sends nothing, and nobody waits for an idle replica. In the paper each
+//! replica sends a message in each epoch.
 //!
 //! An epoch is *ready* on a replica when it has ended on all replicas, all of its batches are here,
 //! and each of them is durable on f + 1 replicas. Only then is it merged. Since all of that can be
@@ -230,25 +230,32 @@ impl GeoGauss {
         epochs.reached = epochs.reached.max(reached);
         if !had_txns || through > open {
             cx.mark("geogauss.eof_sent");
-            self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
+            self.send_eof_to_all(cx);
         }
         if self.state.was_busy() {
             self.wait_for_end(cx);
         }
     }
 
+    pub(super) fn send_eof_to_all(&mut self, cx: &mut Cx<'_, Self>) {
+        let peers: Vec<NodeId> = self.state.replica.peers().collect();
+        peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
+    }
+
     /// Tells a peer the last epoch that this replica has ended, once a crash can't take away the
     /// last batch or the reservation.
-    pub(super) fn send_eof(&self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+    pub(super) fn send_eof(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         if !self.state.is_member() {
             return;
         }
+        // It may have moved beyond epochs that others have merged without it.
+        let through = SnapshotVersion(self.state.epochs.open.0 - 1);
+        self.state.reserve(cx, through);
+        let through = through.min(self.state.last_reserved());
         let own = self.state.streams.own(&self.state.replica);
         let last = own.received;
         let after = own.slots.get(&last).map_or(LogPosition(0), |slot| slot.position);
         let after = after.max(self.state.reserving_at());
-        // It may have moved beyond epochs that others have merged without it.
-        let through = SnapshotVersion(self.state.epochs.open.0 - 1).min(self.state.last_reserved());
         let reached = self.state.epochs.reached.min(through);
         let view = self.state.membership.view.number.0;
         let message = Message::Eof { through, reached, last, view };
@@ -269,7 +276,8 @@ impl GeoGauss {
         }
     }
 
-    /// Tells the peers what the others have ended since the last time: they may not hear each other.
+    /// Tells the peers what the others have ended since the last time: they may not hear each
+    /// other.
     pub(super) fn send_ends(&mut self, cx: &mut Cx<'_, Self>) {
         let State { replica, epochs, .. } = &mut self.state;
         // Of two nodes none has a third one to tell about.

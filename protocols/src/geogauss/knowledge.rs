@@ -203,8 +203,9 @@ impl GeoGauss {
     }
 }
 
-/// The message with which a node stops if a peer has heard an end of epochs that it had not reserved
-/// according to its log. It would add transactions to them, although others have merged them.
+/// The message with which a node stops if a peer has heard an end of epochs that it had not
+/// reserved according to its log. It would add transactions to them, although others have merged
+/// them.
 fn lost_ends(peer: NodeId, ended: SnapshotVersion) -> String {
     lost_log(&format!(
         "node {} has heard that this node ended epoch {}, but its log does not allow that",

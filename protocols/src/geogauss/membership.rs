@@ -311,7 +311,8 @@ impl GeoGauss {
         }
     }
 
-    /// While this replica was busy or stopped it heard nobody: that was not the fault of the others.
+    /// While this replica was busy or stopped it heard nobody: that was not the fault of the
+    /// others.
     fn excuse_own_delay(&mut self, cx: &Cx<'_, Self>) {
         let membership = &mut self.state.membership;
         let late = cx.now.at.since(membership.ticked_at + TICK);
@@ -472,8 +473,7 @@ impl GeoGauss {
             epochs.clock.follow(life.first, cx.now.at);
         }
         self.retreat_if_cut(cx, self.state.counters.acknowledged_lost - lost_before);
-        let peers: Vec<NodeId> = self.state.replica.peers().collect();
-        peers.into_iter().for_each(|peer| self.send_eof(cx, peer));
+        self.send_eof_to_all(cx);
         self.ask_again(cx);
     }
 

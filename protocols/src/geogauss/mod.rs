@@ -262,7 +262,7 @@ impl GeoGauss {
             Message::Presence(message) => {
                 if presence::on_message(self, cx, from, message) {
                     // The peers may not have heard of the epochs that it has ended.
-                    self.state.replica.peers().for_each(|peer| self.send_eof(cx, peer));
+                    self.send_eof_to_all(cx);
                 }
             }
             Message::Transfer(message) => match transfer.on_message(cx, replica, from, message) {

@@ -82,8 +82,8 @@ pub(super) fn are_mixed<'a>(batches: impl Iterator<Item = &'a Batch> + Clone) ->
     !are_equal(settings) || !are_equal(code)
 }
 
-/// The epoch up to which an epoch with these batches forgets deletions: that of the shortest horizon
-/// of their sources. It must not depend on the settings of the replica that merges them.
+/// The epoch up to which an epoch with these batches forgets deletions: that of the shortest
+/// horizon of their sources. It must not depend on the settings of the replica that merges them.
 pub(super) fn horizon_of<'a>(
     epoch: SnapshotVersion,
     batches: impl Iterator<Item = &'a Batch>,
