@@ -128,13 +128,16 @@ pub struct Isolations {
     are_offered: [bool; 4],
     /// Whether an update can be lost at each of them.
     lose_updates: bool,
+    /// Whether additions are merged.
+    merge_adds: bool,
 }
 
 impl Isolations {
     /// A default level, and the other levels that can be chosen.
     pub fn new(default: Isolation, others: &[Isolation]) -> Self {
         let is_offered = |level| level == default || others.contains(&level);
-        Self { default, are_offered: Isolation::ALL.map(is_offered), lose_updates: false }
+        let are_offered = Isolation::ALL.map(is_offered);
+        Self { default, are_offered, lose_updates: false, merge_adds: false }
     }
 
     /// The same levels in a protocol that loses updates, also those of a single statement. No
@@ -146,6 +149,18 @@ impl Isolations {
     /// Whether an update can be lost: see [`Isolations::losing_updates`].
     pub fn lose_updates(self) -> bool {
         self.lose_updates
+    }
+
+    /// The same levels in a protocol that merges additions ([`crate::txn::Add`]): it computes the
+    /// row at the place of each transaction in the order.
+    pub fn merging_adds(self) -> Self {
+        Self { merge_adds: true, ..self }
+    }
+
+    /// Whether a transaction of this level may record additions. Not at the snapshot level: there
+    /// no row that a transaction has changed may have been changed by another one meanwhile.
+    pub fn adds_at(self, level: Isolation) -> bool {
+        self.merge_adds && level != Isolation::Snapshot
     }
 
     /// The level of transactions that name none.

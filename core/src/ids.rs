@@ -56,6 +56,11 @@ id!(
     /// every version of a program. It is in logs and messages.
     ProcedureId(u32), "p"
 );
+id!(
+    /// A registered adder: a hash of its name, like the number of a procedure. It is in logs and
+    /// messages.
+    AdderId(u32), "a"
+);
 
 impl NodeId {
     /// The position as an index into vectors with one element per node.

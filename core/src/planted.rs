@@ -216,6 +216,10 @@ bugs! {
         "A removed replica runs transactions again that count.";
     ChainOutlivesItsHead, "chain-outlives-its-head",
         "A transaction commits although one whose writes it has read has lost.";
+    DeltaLastWins, "delta-last-wins",
+        "Of several additions to a row in one epoch, only the last one counts.";
+    DeltaNotMet, "delta-not-met",
+        "An addition is no write for the transactions of its epoch that have read the row.";
     FreshUnmerged, "fresh-unmerged", "A strict read does not wait for the epochs that have ended.";
     FreshWithoutAsking, "fresh-without-asking",
         "A strict read does not ask whether its replica was removed.";

@@ -146,7 +146,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
     /// Write the operations and results of the clients to a file, for `pangea check`. Not available
-    /// for bank, ddl, index, references, smallbank, TPC-C, YCSB and the micro workloads
+    /// for bank, ddl, index, references, smallbank, tallies, TPC-C, YCSB and the micro workloads
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     history: Option<PathBuf>,
     /// Workload of the clients

@@ -68,6 +68,8 @@ pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
 const OF_LEVELS: [&str; 2] = ["calvin-micro", "references"];
 /// The part of the seeds that have one of them.
 const OF_LEVELS_PER_MILLE: u64 = 150;
+/// The part of the seeds that have additions, if the protocol merges them.
+const OF_ADDS_PER_MILLE: u64 = 60;
 
 /// Shard counts to draw from, if the protocol supports partitioned tables.
 const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
@@ -101,12 +103,16 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
 }
 
 /// Replaces the workload of some seeds by one with conditions that weak levels could violate, if
-/// the protocol offers several levels.
+/// the protocol offers several levels, or by one with additions.
 fn drawn_workload<P: Protocol>(seed: u64, drawn: &Settings, options: &P::Options) -> String {
     let mut dice = SimRng::fork(seed, "workload", 0);
     let has_levels = P::isolations(options).offered().count() > 1;
-    match has_levels && dice.chance(OF_LEVELS_PER_MILLE) {
-        true => OF_LEVELS[dice.index(OF_LEVELS.len())].to_owned(),
+    if has_levels && dice.chance(OF_LEVELS_PER_MILLE) {
+        return OF_LEVELS[dice.index(OF_LEVELS.len())].to_owned();
+    }
+    let merges_adds = P::isolations(options).adds_at(Isolation::ReadCommitted);
+    match merges_adds && SimRng::fork(seed, "additions", 0).chance(OF_ADDS_PER_MILLE) {
+        true => "tallies".to_owned(),
         false => drawn.workload.clone(),
     }
 }

@@ -14,6 +14,7 @@ mod concurrent_index;
 mod conflict;
 mod copy;
 mod data_fusion;
+mod delta;
 pub mod engine;
 pub mod error;
 mod exec;

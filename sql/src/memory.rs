@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{Change, Overlay, checked_reads, first_change};
+use pangea_core::exec::optimistic::{self, Recorded, Run};
+use pangea_core::exec::{Change, Overlay, add_to, checked_reads, first_change};
 use pangea_core::guarantee::{Isolation, Isolations};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
@@ -21,7 +21,7 @@ use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{
-    Abort, Certified, Outcome, Procedure, Program, Registry, SqlState, Stop, Write,
+    Abort, Add, Certified, Outcome, Procedure, Program, Registry, SqlState, Stop, Write,
 };
 
 use crate::engine::{Engine, NodeInfo, Unavailable};
@@ -167,9 +167,10 @@ impl MemoryEngine {
             }
             Program::Certified(certified) => {
                 let last = self.lock();
-                match self.changed(&certified, level) {
-                    None => self.apply(last, certified.writes, Vec::new()),
-                    Some(change) => Outcome::Aborted(change.into_abort()),
+                match self.writes_of(&certified, level) {
+                    Ok(Ok(writes)) => self.apply(last, writes, Vec::new()),
+                    Ok(Err(abort)) => Outcome::Aborted(abort),
+                    Err(change) => Outcome::Aborted(change.into_abort()),
                 }
             }
         }
@@ -202,22 +203,25 @@ impl MemoryEngine {
         loop {
             let pin = store.pin();
             let (at, timeline, nothing) = (pin.version(), pin.timeline(), Overlay::new());
-            let run = optimistic::run_guarded(registry, program, store, at, &nothing);
+            let recorded = Recorded { guards: true, adds: self.shared.isolations.adds_at(level) };
+            let run = optimistic::run_recording(registry, program, store, at, &nothing, recorded);
             // In a cluster others commit meanwhile.
             std::thread::yield_now();
-            let Run { result, reads, guards, writes } = run;
+            let Run { result, reads, guards, writes, adds } = run;
             let result = match result {
                 Ok(result) => result,
                 Err(abort) => return Outcome::Aborted(abort),
             };
-            let written: HashSet<_> = writes.iter().map(|it| (it.table, &it.key)).collect();
-            let is_written = |table, key: &Key| written.contains(&(table, key));
-            let reads = checked_reads(level, reads, guards, is_written);
-            drop(written);
-            let certified = Certified { reads, writes, at, timeline };
+            let written = writes.iter().map(|it| (it.table, &it.key));
+            let added = adds.iter().map(|it| (it.table, &it.key));
+            let changed: HashSet<_> = written.chain(added).collect();
+            let is_changed = |table, key: &Key| changed.contains(&(table, key));
+            let reads = checked_reads(level, reads, guards, is_changed);
+            drop(changed);
+            let certified = Certified { reads, writes, adds, at, timeline };
             let last = self.lock();
-            if self.changed(&certified, level).is_none() {
-                return self.apply(last, certified.writes, result);
+            if let Ok(writes) = self.writes_of(&certified, level) {
+                return writes.map_or_else(Outcome::Aborted, |it| self.apply(last, it, result));
             }
             self.shared.lost_count.fetch_add(1, Ordering::Relaxed);
         }
@@ -240,6 +244,37 @@ impl MemoryEngine {
         store.publish(version);
         self.shared.history.tick(store, now());
         Outcome::Committed { txn, version, result }
+    }
+
+    /// The writes of a transaction, also those that are the results of its additions, or the abort
+    /// if a row can't hold one.
+    ///
+    /// # Errors
+    /// If a row has changed that its level checks, or if a row to which it adds does not exist.
+    fn writes_of(
+        &self,
+        certified: &Certified,
+        level: Isolation,
+    ) -> Result<Result<Vec<Write>, Abort>, Change> {
+        if let Some(change) = self.changed(certified, level) {
+            return Err(change);
+        }
+        let Shared { store, registry, .. } = &*self.shared;
+        let mut writes = certified.writes.clone();
+        for Add { table, key, adder, amount } in &certified.adds {
+            let before = writes.iter().rev().find(|it| (it.table, &it.key) == (*table, key));
+            let before = match before {
+                Some(own) => own.value.clone(),
+                None => store.read(*table, key, store.published()).and_then(|it| it.value),
+            };
+            let (table, key) = (*table, key.clone());
+            let Some(before) = before else { return Err(Change { table, key, winner: None }) };
+            match add_to(registry, &before, *adder, amount) {
+                Ok(row) => writes.push(Write { table, key, value: Some(row) }),
+                Err(abort) => return Ok(Err(abort)),
+            }
+        }
+        Ok(Ok(writes))
     }
 
     /// The first row that has changed and that the transaction's level checks.

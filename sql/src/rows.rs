@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
+use crate::error::SqlError;
 use crate::types::SqlType;
 use crate::types::array::{Array, DIMENSIONS_MAX};
 use crate::types::datum::Datum;
@@ -228,6 +229,33 @@ impl<'a> Fields<'a> {
         pass(base, &mut self.from)?;
         Ok(Some(&before[..before.len() - self.from.rest().len()]))
     }
+}
+
+/// Returns a row in which integers have changed. `change` gets the place and the value of each
+/// integer that is not NULL among the first columns, of which these are the types. It returns the
+/// new value, or `None` if the old one stays.
+pub(crate) fn change_integers(
+    types: &[SqlType],
+    row: &[u8],
+    mut change: impl FnMut(usize, i64) -> Result<Option<i64>, SqlError>,
+) -> Result<Vec<u8>, SqlError> {
+    let mut fields = Fields::open(row)?;
+    let head = row.len() - fields.from.rest().len();
+    let mut out = Vec::with_capacity(row.len() + 8);
+    out.extend_from_slice(&row[..head]);
+    for (at, base) in types.iter().enumerate().take(fields.count) {
+        let Some(raw) = fields.next(*base)? else { continue };
+        let changed = match base.is_integer() {
+            true => change(at, integer(&mut Reader::new(raw))?)?,
+            false => None,
+        };
+        match changed {
+            Some(value) => out.put_varint(zigzag(value)),
+            None => out.extend_from_slice(raw),
+        }
+    }
+    out.extend_from_slice(fields.from.rest());
+    Ok(out)
 }
 
 /// Decodes a row of a single value.

@@ -9,9 +9,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::txn::{Context, Procedure, Stop};
+use pangea_core::txn::{Adder, Context, Procedure, Stop};
 
 use crate::copy::Rows;
+use crate::delta::AddIntegers;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -308,6 +309,10 @@ impl Procedure for Statement {
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
         self.execute(args, cx).map_err(Stop::from)
+    }
+
+    fn adders(&self) -> Vec<Arc<dyn Adder>> {
+        vec![Arc::new(AddIntegers)]
     }
 
     fn is_bulk(&self, args: &[u8]) -> bool {

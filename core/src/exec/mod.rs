@@ -17,12 +17,14 @@
 //!   are current.
 //!
 //! The main files:
+//! - `adds` records the additions of a program.
 //! - `call` runs procedures and catches their panics.
 //! - `writes` buffers the writes of a program.
 //! - `merge` lays uncommitted rows over a scan of the store.
 //! - `isolation` selects the reads that a transaction's level checks.
 //! - `size` limits the reads and writes of a transaction.
 
+mod adds;
 mod call;
 mod certify;
 mod isolation;
@@ -37,11 +39,13 @@ mod size;
 mod testing;
 mod writes;
 
+pub use adds::{AddedRow, OwnAdds, add_to};
 pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
 pub use certify::Change;
 pub use isolation::checked_reads;
 pub use optimistic::first_change;
 pub use overlay::Overlay;
 pub use size::{
-    TXN_BYTES_MAX, check_program, check_request, check_size, footprint_bytes, writes_bytes,
+    TXN_BYTES_MAX, adds_bytes, check_certified, check_program, check_request, check_size,
+    footprint_bytes, writes_bytes,
 };

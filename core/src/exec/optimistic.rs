@@ -23,20 +23,21 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use super::adds::{AddedRow, OwnAdds};
 use super::call::{call, gave_up, warm};
 use super::certify::{self, Change, CurrentState, CurrentVersion, VisitState};
 use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
-use super::size::{check_bytes, reads_bytes, writes_bytes};
+use super::size::{adds_bytes, check_bytes, reads_bytes, writes_bytes};
 use super::writes::{OwnWrites, Positions};
-use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::ids::{AdderId, SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::mutate;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
-    Abort, Certified, Context, Footprint, Guards, PointRead, Program, RangeRead, ReadSet,
-    ReadVersion, Registry, Scan, Stop, Visit, Write,
+    Abort, Add, Adder, Certified, Context, Footprint, Guards, LockMode, PointLock, PointRead,
+    Program, RangeRead, ReadSet, ReadVersion, Registry, Scan, Stop, Visit, Write, read_and_add,
 };
 use crate::value::Value;
 
@@ -48,11 +49,46 @@ pub struct Run {
     /// The reads of the program. Recorded for an abort too, because an abort is correct only if its
     /// reads are current.
     pub reads: ReadSet,
-    /// The reads that must hold at every isolation level. Recorded by [`run_guarded`] alone.
+    /// The reads that must hold at every isolation level, if they were asked for.
     pub guards: ReadSet,
     /// The writes of the program, each key once, in the order of its first write. Empty after an
     /// abort.
     pub writes: Vec<Write>,
+    /// The additions to rows that it has not written, if they were asked for. Those of one row are
+    /// in order. Empty after an abort.
+    pub adds: Vec<Add>,
+}
+
+/// What a run records beside its reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The guards, for an isolation level at which not all reads are checked.
+    pub guards: bool,
+    /// Additions in place of reads and writes. A row that the program also reads counts as read,
+    /// and one that it also writes counts as written.
+    pub adds: bool,
+}
+
+impl Run {
+    fn aborted(abort: Abort, reads: ReadSet) -> Self {
+        let (guards, writes, adds) = (ReadSet::default(), Vec::new(), Vec::new());
+        Self { result: Err(abort), reads, guards, writes, adds }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_reader(&self) -> bool {
+        self.writes.is_empty() && self.adds.is_empty()
+    }
+
+    /// The keys and ranges that it has accessed.
+    pub fn footprint(&self) -> Footprint {
+        let Footprint { mut points, ranges } = Footprint::of_run(&self.reads, &self.writes);
+        points.extend(self.adds.iter().map(|add| {
+            let (table, key, mode) = (add.table, add.key.clone(), LockMode::Exclusive);
+            PointLock { table, key, mode }
+        }));
+        Footprint::new(points, ranges)
+    }
 }
 
 /// Runs a program on the snapshot `at` with `overlay` laid over it. Changes neither.
@@ -72,50 +108,50 @@ pub fn run(
     at: SnapshotVersion,
     overlay: &Overlay,
 ) -> Run {
-    run_on(registry, program, Base { store, at, overlay }, None)
+    run_recording(registry, program, store, at, overlay, Recorded::default())
 }
 
-/// Like [`run`], for an isolation level at which not all reads are checked: also records the guards
-/// of the program.
-pub fn run_guarded(
+/// Like [`run`], and records more.
+pub fn run_recording(
     registry: &Registry,
     program: &Program,
     store: &Store,
     at: SnapshotVersion,
     overlay: &Overlay,
+    recorded: Recorded,
 ) -> Run {
-    run_on(registry, program, Base { store, at, overlay }, Some(GuardSet::default()))
-}
-
-fn run_on(registry: &Registry, program: &Program, base: Base<'_>, guards: Option<GuardSet>) -> Run {
+    let base = Base { store, at, overlay };
     match program {
         Program::Call { procedure, args } => {
             warm(registry, *procedure, args, base.store, base.at);
-            let mut observed = Observed::new(base, guards);
+            let mut observed = Observed::new(base, recorded);
             let result = match call(registry, *procedure, args, &mut observed) {
                 Ok(result) => Ok(result),
                 Err(Stop::Abort(abort)) => Err(abort),
                 Err(Stop::Interrupted) => Err(gave_up()),
             };
-            let writes = if result.is_ok() { observed.writes.take() } else { Vec::new() };
+            let (writes, adds) = match &result {
+                Ok(_) => observed.take_changes(),
+                Err(_) => Default::default(),
+            };
             let guards = observed.guards.map(|guards| guards.reads).unwrap_or_default();
             let reads = observed.reads;
-            let bytes = reads_bytes(&reads) + reads_bytes(&guards) + writes_bytes(&writes);
-            match check_bytes(bytes) {
-                Ok(()) => Run { result, reads, guards, writes },
-                Err(abort) => Run {
-                    result: Err(abort),
-                    reads: ReadSet::default(),
-                    guards: ReadSet::default(),
-                    writes: Vec::new(),
-                },
+            let reads_bytes = reads_bytes(&reads) + reads_bytes(&guards);
+            match check_bytes(reads_bytes + writes_bytes(&writes) + adds_bytes(&adds)) {
+                Ok(()) => Run { result, reads, guards, writes, adds },
+                Err(abort) => Run::aborted(abort, ReadSet::default()),
             }
         }
-        Program::Certified(Certified { reads, writes, .. }) => {
-            let change = certify::first_change(reads, &base);
-            let result = change.map_or(Ok(Vec::new()), |change| Err(change.into_abort()));
-            let writes = if result.is_ok() { writes.clone() } else { Vec::new() };
-            Run { result, reads: reads.clone(), guards: ReadSet::default(), writes }
+        Program::Certified(Certified { reads, writes, adds, .. }) => {
+            assert!(adds.is_empty(), "additions are for protocols that merge them");
+            let (reads, guards) = (reads.clone(), ReadSet::default());
+            match certify::first_change(&reads, &base) {
+                Some(change) => Run::aborted(change.into_abort(), reads),
+                None => {
+                    let (result, writes, adds) = (Ok(Vec::new()), writes.clone(), Vec::new());
+                    Run { result, reads, guards, writes, adds }
+                }
+            }
         }
     }
 }
@@ -138,7 +174,7 @@ pub fn probe(
     match program {
         Program::Call { procedure, args } => {
             warm(registry, *procedure, args, store, at);
-            let mut observed = Observed::new(Base { store, at, overlay }, None);
+            let mut observed = Observed::new(Base { store, at, overlay }, Recorded::default());
             // The result is ignored, because the program will run again at its place.
             let _result = call(registry, *procedure, args, &mut observed);
             Footprint::of_run(&observed.reads, &observed.writes.take())
@@ -269,7 +305,9 @@ struct Observed<'a> {
     read_positions: Positions,
     /// The positions of the ranges in `reads`.
     ranges_read: BTreeMap<(TableId, KeyRange), usize>,
+    /// For a row of `adds` this has the result on the base.
     writes: OwnWrites,
+    adds: Option<OwnAdds>,
     guards: Option<GuardSet>,
 }
 
@@ -296,15 +334,55 @@ impl GuardSet {
 }
 
 impl<'a> Observed<'a> {
-    fn new(base: Base<'a>, guards: Option<GuardSet>) -> Self {
+    fn new(base: Base<'a>, recorded: Recorded) -> Self {
         Self {
             base,
             reads: ReadSet::default(),
             read_positions: Positions::default(),
             ranges_read: BTreeMap::new(),
             writes: OwnWrites::default(),
-            guards,
+            adds: recorded.adds.then(OwnAdds::default),
+            guards: recorded.guards.then(GuardSet::default),
         }
+    }
+
+    /// The base does not change during a run, so repeated reads of a key need not be recorded.
+    fn record_point(&mut self, table: TableId, key: HashedKey, seen: ReadVersion) {
+        if self.read_positions.find(&self.reads.points, table, &key).is_none() {
+            self.read_positions.push(table, &key);
+            self.reads.points.push(PointRead { table, key: key.into(), seen });
+        }
+    }
+
+    fn write(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
+        // The program relies on the existence of a row to which it has added.
+        if let Some(row) = self.adds.as_mut().and_then(|adds| adds.remove(table, &key)) {
+            self.record_point(table, key.clone().into(), ReadVersion::At(row.seen()));
+        }
+        Ok(self.writes.set(table, key, value)?)
+    }
+
+    /// A row to which an addition can be recorded, with its version: one of the snapshot that no
+    /// undecided transaction has written, after the program's own additions.
+    fn row_to_add_to(&self, table: TableId, key: &Key) -> Option<(SnapshotVersion, Value)> {
+        let adds = self.adds.as_ref()?;
+        let hashed = HashedKey::from(key.clone());
+        match self.writes.find(table, &hashed) {
+            Some(own) => {
+                let row = adds.row(table, key).filter(|row| row.has_room())?;
+                Some((row.seen(), own.value.clone()?))
+            }
+            None => match self.base.read(table, &hashed) {
+                (ReadVersion::At(seen), value) => Some((seen, value?)),
+                _ => None,
+            },
+        }
+    }
+
+    fn take_changes(&mut self) -> (Vec<Write>, Vec<Add>) {
+        let mut writes = self.writes.take();
+        let adds = self.adds.as_mut().map(|adds| adds.take(&mut writes)).unwrap_or_default();
+        (writes, adds)
     }
 
     /// The base does not change during a run, so a range that was read before has the same rows.
@@ -347,14 +425,15 @@ impl Context for Observed<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         let key = HashedKey::from(key);
         if let Some(own) = self.writes.find(table, &key) {
-            return Ok(own.value.clone());
+            let value = own.value.clone();
+            let added = self.adds.as_ref().and_then(|adds| adds.row(table, key.key()));
+            if let Some(seen) = added.map(AddedRow::seen) {
+                self.record_point(table, key, ReadVersion::At(seen));
+            }
+            return Ok(value);
         }
         let (seen, value) = self.base.read(table, &key);
-        // The base does not change during a run, so repeated reads of a key need not be recorded.
-        if self.read_positions.find(&self.reads.points, table, &key).is_none() {
-            self.read_positions.push(table, &key);
-            self.reads.points.push(PointRead { table, key: key.into(), seen });
-        }
+        self.record_point(table, key, seen);
         Ok(value)
     }
 
@@ -398,11 +477,29 @@ impl Context for Observed<'_> {
     }
 
     fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
-        Ok(self.writes.set(table, key, Some(value))?)
+        self.write(table, key, Some(value))
     }
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
-        Ok(self.writes.set(table, key, None)?)
+        self.write(table, key, None)
+    }
+
+    fn add(
+        &mut self,
+        table: TableId,
+        key: Key,
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<bool, Stop> {
+        let Some((seen, row)) = self.row_to_add_to(table, &key) else {
+            return read_and_add(self, (table, key), adder, amount);
+        };
+        let row = adder.add(&row, amount)?;
+        self.writes.set(table, key.clone(), Some(row))?;
+        if let Some(adds) = &mut self.adds {
+            adds.push((table, key), seen, AdderId::of(adder.name()), amount);
+        }
+        Ok(true)
     }
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {

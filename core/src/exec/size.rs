@@ -3,7 +3,7 @@
 
 use crate::ids::ShardId;
 use crate::key::KeyRange;
-use crate::txn::{Abort, Certified, Footprint, Program, RangeRead, ReadSet, SqlState, Write};
+use crate::txn::{Abort, Add, Certified, Footprint, Program, RangeRead, ReadSet, SqlState, Write};
 
 /// The maximum size in bytes of a transaction's encoded reads and writes: half of the largest
 /// frame, and more than any transaction should need.
@@ -53,12 +53,26 @@ pub(super) fn reads_bytes(reads: &ReadSet) -> usize {
     points.sum::<usize>() + ends.sum::<usize>() + rows.sum::<usize>()
 }
 
+/// The approximate encoded size of additions in bytes.
+pub fn adds_bytes(adds: &[Add]) -> usize {
+    adds.iter().map(Add::bytes).sum()
+}
+
 /// Checks whether a transaction is small enough to be sent and logged.
 ///
 /// # Errors
 /// If it is too large.
 pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
     check_bytes(reads_bytes(reads) + writes_bytes(writes))
+}
+
+/// Checks whether an interactive transaction is small enough to be sent and logged.
+///
+/// # Errors
+/// If it is too large.
+pub fn check_certified(certified: &Certified) -> Result<(), Abort> {
+    let Certified { reads, writes, adds, .. } = certified;
+    check_bytes(reads_bytes(reads) + writes_bytes(writes) + adds_bytes(adds))
 }
 
 /// Checks whether a transaction with this size of reads and writes is small enough.
@@ -147,7 +161,7 @@ pub(super) fn in_few_words(abort: Abort, most: usize) -> Abort {
 /// If it is too large.
 pub fn check_program(program: &Program) -> Result<(), Abort> {
     let args = match program {
-        Program::Certified(Certified { reads, writes, .. }) => return check_size(reads, writes),
+        Program::Certified(certified) => return check_certified(certified),
         Program::Call { args, .. } => args,
     };
     if args.len() <= ARGS_BYTES_MAX {

@@ -12,6 +12,7 @@
 //! It cannot be re-executed, only checked. Time and random values inside a program are arguments,
 //! chosen at the node that accepted the transaction.
 
+mod adder;
 mod footprint;
 mod guards;
 mod outcome;
@@ -21,6 +22,7 @@ mod sets;
 
 use bytes::Bytes;
 
+pub use adder::{Add, Adder, read_and_add};
 pub use footprint::{Footprint, LockMode, PointLock, RangeLock};
 pub use guards::Guards;
 pub use outcome::{Abort, Outcome, SqlState};
@@ -53,6 +55,9 @@ pub struct Certified {
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,
+    /// The additions to rows that it does not write. Those of one row are in order. None if the
+    /// protocol does not merge additions: see [`crate::guarantee::Isolations::adds_at`].
+    pub adds: Vec<Add>,
     /// The snapshot that was read, if it was one. Known only to the node on which it was read.
     pub at: SnapshotVersion,
     /// The timeline of the snapshot that was read: [`crate::store::Store::timeline`]. Known only to

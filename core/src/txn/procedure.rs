@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Abort, Footprint, Guards, Parts};
-use crate::ids::{ProcedureId, TableId};
+use super::{Abort, Adder, Footprint, Guards, Parts, read_and_add};
+use crate::ids::{AdderId, ProcedureId, TableId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::value::Value;
 
@@ -67,6 +67,23 @@ pub trait Context {
     /// # Errors
     /// [`Stop::Interrupted`] if the executor requires the run to end.
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop>;
+
+    /// Adds an amount to a row if it exists, and returns whether it does. The program depends on
+    /// nothing else of the row, so an executor may record the addition in place of a read and a
+    /// write.
+    ///
+    /// # Errors
+    /// [`Stop::Abort`] if the row can't hold the result; [`Stop::Interrupted`] if the executor
+    /// requires the run to end.
+    fn add(
+        &mut self,
+        table: TableId,
+        key: Key,
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<bool, Stop> {
+        read_and_add(self, (table, key), adder, amount)
+    }
 
     /// Names rows that the program is about to look up, so that they can be prefetched in parallel.
     /// Only a hint: it is not a read and has no effect.
@@ -133,6 +150,11 @@ pub trait Procedure: Send + Sync {
     /// the context.
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop>;
 
+    /// The adders that its runs use.
+    fn adders(&self) -> Vec<Arc<dyn Adder>> {
+        Vec::new()
+    }
+
     /// The footprint of the program, if it follows from the arguments. If it is `None`, a
     /// reconnaissance run finds it (Calvin §3.2.1).
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
@@ -190,13 +212,15 @@ impl fmt::Display for CodeDigest {
     }
 }
 
-/// The procedures of a node, by name and number. The same on every node.
+/// The procedures of a node, by name and number, and their adders. The same on every node.
 #[derive(Clone, Default)]
 pub struct Registry {
     /// Ordered by name.
     by_name: Vec<Arc<dyn Procedure>>,
     /// The positions in `by_name`, ordered by number.
     by_id: Vec<(ProcedureId, usize)>,
+    /// The adders, ordered by number.
+    adders: Vec<(AdderId, Arc<dyn Adder>)>,
 }
 
 impl ProcedureId {
@@ -206,11 +230,18 @@ impl ProcedureId {
     }
 }
 
+impl AdderId {
+    /// The number of the adder with this name.
+    pub fn of(name: &str) -> Self {
+        Self(xxh3_64(name.as_bytes()) as u32)
+    }
+}
+
 impl Registry {
-    /// Creates a registry of these procedures.
+    /// Creates a registry of these procedures and of the adders that they name.
     ///
     /// # Panics
-    /// If two have the same name or number.
+    /// If two have the same name or number. Procedures may name the same adder.
     pub fn new(procedures: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
         let mut by_name: Vec<_> = procedures.into_iter().collect();
         by_name.sort_by(|a, b| a.name().cmp(b.name()));
@@ -225,7 +256,8 @@ impl Registry {
             let (a, b) = (by_name[a].name(), by_name[b].name());
             assert!(id != other, "rename procedure {a:?} or {b:?}: both have the number {id}");
         }
-        Self { by_name, by_id }
+        let adders = adders_of(&by_name);
+        Self { by_name, by_id, adders }
     }
 
     /// The number of the procedure with this name.
@@ -240,16 +272,29 @@ impl Registry {
         self.by_name.get(self.by_id[found].1).map(|procedure| &**procedure)
     }
 
-    /// A digest of the procedures: registries with the same digest run a program with the same
-    /// result.
+    /// The adder with this number.
+    pub fn adder(&self, id: AdderId) -> Option<&dyn Adder> {
+        let found = self.adders.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(&*self.adders[found].1)
+    }
+
+    /// A digest of the procedures and adders: registries with the same digest run a program with
+    /// the same result.
     pub fn code(&self) -> CodeDigest {
+        // No name contains this byte, so different procedures never give the same bytes.
+        const END: u8 = 0xff;
         let mut hasher = Xxh3::new();
         hasher.update(&CODE_VERSION.to_le_bytes());
         for procedure in &self.by_name {
             hasher.update(procedure.name().as_bytes());
-            // No name contains this byte, so different procedures never give the same bytes.
-            hasher.update(&[0xff]);
+            hasher.update(&[END]);
             hasher.update(&procedure.version().to_le_bytes());
+        }
+        for (_, adder) in &self.adders {
+            hasher.update(&[END]);
+            hasher.update(adder.name().as_bytes());
+            hasher.update(&[END]);
+            hasher.update(&adder.version().to_le_bytes());
         }
         CodeDigest(hasher.digest())
     }
@@ -258,6 +303,23 @@ impl Registry {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.iter().map(|procedure| procedure.name())
     }
+}
+
+/// The adders that procedures name, each once, ordered by number.
+fn adders_of(procedures: &[Arc<dyn Procedure>]) -> Vec<(AdderId, Arc<dyn Adder>)> {
+    let all = procedures.iter().flat_map(|procedure| procedure.adders());
+    let mut adders: Vec<_> = all.map(|adder| (AdderId::of(adder.name()), adder)).collect();
+    adders.sort_by_key(|(id, _)| *id);
+    adders.dedup_by(|(id, adder), (other, of)| {
+        let (name, other_name) = (adder.name(), of.name());
+        let is_same = id == other;
+        assert!(
+            !is_same || name == other_name,
+            "rename adder {name:?} or {other_name:?}: both have the number {id}"
+        );
+        is_same
+    });
+    adders
 }
 
 impl fmt::Debug for Registry {

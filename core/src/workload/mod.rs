@@ -34,6 +34,7 @@
 //! | [`counters`] | 58 | `counters`, `counters_load` |
 //! | [`references`] | 32, 57 | `references` |
 //! | [`smallbank`] | 33 to 36 | `smallbank`, `smallbank_load` |
+//! | [`tallies`] | 31 | `tallies`, `tallies_load` |
 //!
 //! Table numbers are below 64, so that they take one byte in every encoded write.
 //!
@@ -70,6 +71,7 @@ pub mod references;
 pub mod registers;
 pub mod rng;
 pub mod smallbank;
+pub mod tallies;
 pub mod tpcc;
 pub mod ycsb;
 pub mod zipf;
@@ -218,6 +220,8 @@ workloads! {
     Catalog(catalog::Catalog),
     /// Parents, and children that exist only beside theirs.
     References(references::References),
+    /// Rows to which transactions add.
+    Tallies(tallies::Tallies),
 }
 
 /// Size and skew of a workload. Each workload uses only its own settings.
@@ -238,7 +242,8 @@ pub struct Settings {
     /// TPC-C: whether remote warehouses are in the terminal's own region, so that regions never
     /// conflict.
     pub own_region: bool,
-    /// List-append: lists in use at a time. Registers, index and ddl: rows. References: parents.
+    /// List-append: lists in use at a time. Registers, index, ddl and tallies: rows. References:
+    /// parents.
     pub lists: u32,
     /// Bank: number of accounts.
     pub accounts: u32,

@@ -9,7 +9,7 @@ const FLOORS: &[&[&str]] = &[
     &["error", "guarded", "history", "profile", "scram", "writes"],
     &["notice", "remote_rows", "subtransaction", "types"],
     &["engine", "keys", "result_memory", "rows", "settings", "vocabulary"],
-    &["catalog", "insight"],
+    &["catalog", "delta", "insight"],
     &["authorization", "copy", "sequence"],
     &["syntax"],
     &["conflict", "search_path"],

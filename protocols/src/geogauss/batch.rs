@@ -12,14 +12,16 @@
 //!   record: work u8, attempt u8, epochs since its start var, offset in the epoch var, then for
 //!     0 writes     epochs since its base var, read set, count var, writes
 //!     1 in order   procedure u32, args, has footprint u8, [footprint]
+//!     2 additions  as 0, then count var, additions
 //!   write: table << 2 | is checked << 1 | has value var, key, [value]
+//!   addition: table var, key, adder u32, amount
 //! ```
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
-use pangea_core::txn::{Footprint, Program, ReadSet, Write};
+use pangea_core::txn::{Add, Footprint, Program, ReadSet, Write};
 use pangea_core::value::Value;
 
 use super::isolation::{CheckedWrite, Checks};
@@ -58,6 +60,13 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// Whether it adds to rows, so that each replica needs the code of the adders.
+    pub fn has_adds(&self) -> bool {
+        matches!(self, Self::Merge { checks, .. } if checks.has_adds())
+    }
+}
+
 /// A part of an epoch of one source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -82,9 +91,23 @@ pub struct Batch {
 }
 
 impl TxnRecord {
+    /// The changes and checks of a transaction that is merged.
+    ///
+    /// # Panics
+    /// If it runs in order.
+    pub fn checks(&self) -> &Checks {
+        match &self.work {
+            Work::Merge { checks, .. } => checks,
+            Work::InOrder { .. } => panic!("programs run in order"),
+        }
+    }
+
     fn encode(&self, epoch: SnapshotVersion, out: &mut Vec<u8>) {
         let RankInputs { attempt, start, offset_us, .. } = self.inputs;
-        out.put_u8(u8::from(matches!(self.work, Work::InOrder { .. })));
+        out.put_u8(match self.work {
+            Work::InOrder { .. } => 1,
+            Work::Merge { .. } => u8::from(self.work.has_adds()) << 1,
+        });
         out.put_u8(attempt);
         out.put_varint(epoch.0 - start.0);
         out.put_varint(offset_us.into());
@@ -94,6 +117,10 @@ impl TxnRecord {
                 checks.reads.encode(out);
                 out.put_varint(checks.writes.len() as u64);
                 checks.writes.iter().for_each(|write| encode_write(write, out));
+                if checks.has_adds() {
+                    out.put_varint(checks.adds.len() as u64);
+                    checks.adds.iter().for_each(|add| add.encode(out));
+                }
             }
             Work::InOrder { program, footprint } => {
                 let Program::Call { procedure, args } = program else {
@@ -121,12 +148,14 @@ impl TxnRecord {
         let offset_us = u32::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
         let inputs = RankInputs { txn, attempt, start, offset_us };
         let work = match kind {
-            0 => {
+            0 | 2 => {
                 let base = back(from.varint(WHAT)?).ok_or_else(malformed)?;
                 let reads = ReadSet::decode(from)?;
                 let writes = (0..from.count(WHAT)?).map(|_| decode_write(from));
                 let writes = writes.collect::<Result<_, _>>()?;
-                Work::Merge { base, checks: Checks { reads, writes } }
+                let count = if kind == 2 { from.count(WHAT)? } else { 0 };
+                let adds = (0..count).map(|_| Add::decode(from)).collect::<Result<_, _>>()?;
+                Work::Merge { base, checks: Checks { reads, writes, adds } }
             }
             1 => {
                 let procedure = ProcedureId(from.u32(WHAT)?);
@@ -255,9 +284,18 @@ impl streams::Batch for Batch {
 }
 
 /// Whether a source can have created this record: it ran on a snapshot, with writes of its own
-/// transactions above it.
+/// transactions above it. Its additions are in the order of their rows, which it does not write.
 fn is_sound(record: &TxnRecord) -> bool {
     let Work::Merge { checks, .. } = &record.work else { return true };
+    let adds = &checks.adds;
+    let is_sorted = adds.is_sorted_by(|a, b| (a.table, &a.key) <= (b.table, &b.key));
+    let is_added = |write: &Write| {
+        let row = (write.table, &write.key);
+        adds.binary_search_by(|add| (add.table, &add.key).cmp(&row)).is_ok()
+    };
+    if !is_sorted || checks.writes.iter().any(|it| is_added(&it.write)) {
+        return false;
+    }
     let txn = record.inputs.txn;
     let is_before = |head: TxnId| head.node() == txn.node() && head < txn;
     let mut points = checks.reads.points.iter().map(|read| read.seen);
@@ -271,10 +309,16 @@ fn is_sound(record: &TxnRecord) -> bool {
 mod tests {
     use super::*;
     use crate::streams::Batch as _;
+    use pangea_core::ids::AdderId;
     use pangea_core::key::KeyRange;
     use pangea_core::txn::{CodeDigest, LockMode, PointLock, PointRead, RangeRead, ReadVersion};
 
     use crate::geogauss::merge::MergeRule;
+
+    fn added(row: &[u8]) -> Add {
+        let (table, adder) = (TableId(300), AdderId::of("adder"));
+        Add { table, key: Key::from(row), adder, amount: Bytes::from_static(b"one") }
+    }
 
     fn batch() -> Batch {
         let (source, table) = (NodeId(2), TableId(300));
@@ -289,7 +333,8 @@ mod tests {
             CheckedWrite { write: Write { table, key: key.clone(), value }, is_checked }
         };
         let writes = vec![write(Some(b"v"), true), write(None, false), write(Some(b""), false)];
-        let checks = Checks { reads: ReadSet { points, ranges }, writes };
+        let adds = [b"added", b"added", b"other"].map(|row| added(row)).to_vec();
+        let checks = Checks { reads: ReadSet { points, ranges }, writes, adds };
         let lock = PointLock { table, key: key.clone(), mode: LockMode::Exclusive };
         let program =
             Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
@@ -354,6 +399,12 @@ mod tests {
         for epoch in [0, NUMBER_MAX + 1] {
             let batch = Batch { epoch: SnapshotVersion(epoch), records: Vec::new(), ..batch() };
             assert!(batch.check().is_err(), "epoch {epoch}");
+        }
+        for adds in [vec![added(b"b"), added(b"a")], vec![added(b"k")]] {
+            let mut batch = batch();
+            let Work::Merge { checks, .. } = &mut batch.records[0].work else { unreachable!() };
+            checks.adds = adds;
+            assert!(batch.check().is_err(), "they are not in order, or the row is written");
         }
         let base = Some(Base { epoch: batch().epoch, lineage: 1 });
         assert!(Batch { base, ..batch() }.check().is_err(), "it can't have read its own epoch");

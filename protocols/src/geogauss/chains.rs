@@ -13,11 +13,12 @@
 //! after it: it takes over its attempts and its start. All other checks are those of its level.
 //!
 //! A program that reads such rows in a range, that fails, or that writes nothing is run again
-//! without them: its answer must not depend on a transaction that may lose.
+//! without them: its answer must not depend on a transaction that may lose. Nobody reads the
+//! additions of undecided transactions (`adds.rs`): their results are not known yet.
 
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::Overlay;
-use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::optimistic::{self, Recorded, Run};
 use pangea_core::guarantee::Isolation;
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
@@ -28,20 +29,20 @@ use pangea_core::txn::{PointRead, Program, ReadSet, ReadVersion, Registry};
 use super::GeoGauss;
 use super::batch::Work;
 use super::isolation::Checks;
-use super::state::{Execution, Job};
+use super::options::Options;
+use super::state::{Execution, Job, State};
 
 /// Runs a program at its level, with the writes of undecided transactions above the snapshot.
 pub(super) fn run_at(
     level: Isolation,
-    registry: &Registry,
+    (registry, options): (&Registry, &Options),
     program: &Program,
     (store, at): (&Store, SnapshotVersion),
     overlay: &Overlay,
 ) -> Run {
-    match level {
-        Isolation::Serializable => optimistic::run(registry, program, store, at, overlay),
-        _ => optimistic::run_guarded(registry, program, store, at, overlay),
-    }
+    let guards = level != Isolation::Serializable;
+    let recorded = Recorded { guards, adds: options.isolations().adds_at(level) };
+    optimistic::run_recording(registry, program, store, at, overlay, recorded)
 }
 
 /// Whether a read saw the write of an undecided transaction.
@@ -94,21 +95,22 @@ impl GeoGauss {
         if !self.state.options.chains_at(job.level) {
             return run;
         }
-        let (registry, overlay) = (&self.state.registry, &self.state.execution.overlay);
+        let State { registry, options, execution, .. } = &self.state;
+        let (code, overlay) = ((&**registry, options), &execution.overlay);
         let state: (&Store, _) = (cx.store, self.state.applied.epoch);
         let mut run = run;
         if !optimistic::is_current(&run.reads, overlay) {
             cx.begin_work();
-            run = run_at(job.level, registry, &job.program, state, overlay);
+            run = run_at(job.level, code, &job.program, state, overlay);
             cx.end_work(CpuStage::Execute, 1);
         }
         let is_chained = !reads_of_undecided(&run.reads, &run.guards).is_empty();
         let has_range = has_range_of_undecided(&run.reads) || has_range_of_undecided(&run.guards);
-        let has_answer = run.result.is_err() || run.writes.is_empty();
+        let has_answer = run.result.is_err() || run.is_reader();
         if has_range || is_chained && has_answer {
             cx.mark("geogauss.not_chained");
             cx.begin_work();
-            run = run_at(job.level, registry, &job.program, state, &Overlay::new());
+            run = run_at(job.level, code, &job.program, state, &Overlay::new());
             cx.end_work(CpuStage::Execute, 1);
         } else if is_chained {
             cx.mark("geogauss.chained");

@@ -38,16 +38,19 @@ use crate::streams::{BufferedBatch, Heads};
 
 /// The result of a transaction of an epoch.
 pub(super) enum Decision {
-    Merged,
+    /// Its writes are merged, and these are rows to which it has added.
+    Merged(Vec<Write>),
     Lost(Abort),
+    /// A row can't hold what it adds.
+    Failed(Abort),
     Ran(Finished),
 }
 
 impl Decision {
     fn is_commit(&self) -> bool {
         match self {
-            Self::Merged => true,
-            Self::Lost(_) => false,
+            Self::Merged(_) => true,
+            Self::Lost(_) | Self::Failed(_) => false,
             Self::Ran(finished) => finished.outcome.is_ok(),
         }
     }
@@ -181,7 +184,8 @@ impl GeoGauss {
                     self.try_again(cx, job, abort);
                     continue;
                 }
-                Decision::Merged => Ok(result),
+                Decision::Merged(_) => Ok(result),
+                Decision::Failed(abort) => Err(abort),
                 Decision::Ran(finished) => finished.outcome,
             };
             let outcome = match outcome {
@@ -206,9 +210,9 @@ const EPOCHS_IN_STEP_MAX: usize = 16;
 const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Programs with writes above
-/// it run again when the log is read, like bulk loads: a record has a size limit, and an epoch has
-/// none.
-const LOGGED_BYTES_MAX: usize = 64 << 20;
+/// it run again when the log is read, like bulk loads, and additions are computed again: a record
+/// has a size limit, and an epoch has none.
+const LOGGED_BYTES_MAX: usize = if cfg!(test) { 1 << 10 } else { 64 << 20 };
 
 impl State {
     /// Whether all batches of an epoch were created under this replica's rules, or under rules that
@@ -325,21 +329,30 @@ impl State {
             .unzip();
         mutate!(OwnPartFirst: () => own_part_first(self.me(), epoch, &places, &mut candidates));
         let version = self.applied.epoch;
-        let before = Before { store: cx.store, version, deletions: &self.applied.deletions };
+        let (registry, deletions) = (&*self.registry, &self.applied.deletions);
+        let before = Before { store: cx.store, version, deletions, registry };
         cx.begin_work();
         let verdict = decide(cx.pool, self.options.merge, before, &candidates);
         cx.end_work(CpuStage::Validate, candidates.len());
         cx.begin_work();
         let in_order = verdict.order.iter().map(|&i| epoch.records[places[i]]);
-        apply_merged(cx, epoch.number, in_order, deleted);
+        let added = verdict.added.iter().map(|rows| &rows[..]);
+        apply_merged(cx, epoch.number, in_order.zip(added), deleted);
         cx.end_work(CpuStage::Apply, verdict.order.len());
+        for (i, added) in verdict.order.into_iter().zip(verdict.added) {
+            decisions[places[i]] = Some(Decision::Merged(added));
+        }
         for (place, fate) in places.into_iter().zip(verdict.fates) {
             decisions[place] = Some(match fate {
-                Fate::Commits => Decision::Merged,
+                Fate::Commits => continue,
                 Fate::Lost(change) => {
                     cx.mark("geogauss.lost");
                     self.execution.hot.note_loss(change.table, &change.key, cx.now.at);
                     Decision::Lost(Change::into_abort(change))
+                }
+                Fate::Failed(abort) => {
+                    cx.mark("geogauss.add_failed");
+                    Decision::Failed(abort)
                 }
                 Fate::TooOld => {
                     cx.mark("geogauss.too_old");
@@ -405,8 +418,21 @@ impl State {
         decisions: &[Option<Decision>],
         ran: Vec<usize>,
     ) -> Bytes {
-        let is_merged = |it: &Option<Decision>| matches!(it, Some(Decision::Merged));
+        let is_merged = |it: &Option<Decision>| matches!(it, Some(Decision::Merged(_)));
+        let added = decisions.iter().enumerate().filter_map(|(entry, it)| match it {
+            Some(Decision::Merged(rows)) if epoch.records[entry].work.has_adds() => {
+                let writes = Some(WriteSetRef::Here { writes: rows, args: &[] });
+                Some((writes_bytes(rows), Ordered { entry, writes }))
+            }
+            _ => None,
+        });
+        let (sizes, mut added): (Vec<_>, Vec<_>) = added.unzip();
         let mut room = LOGGED_BYTES_MAX;
+        // All of them or none: one depends on those before it.
+        match room.checked_sub(sizes.iter().sum()) {
+            Some(left) => room = left,
+            None => added.clear(),
+        }
         let logged = |entry: usize| {
             let Some(Decision::Ran(Finished { writes, .. })) = &decisions[entry] else {
                 return None;
@@ -421,7 +447,7 @@ impl State {
             let writes = WriteSetRef::Here { writes, args: args_of(record) };
             Some(Ordered { entry, writes: is_kept.then_some(writes) })
         };
-        let ordered = ran.into_iter().filter_map(logged).collect();
+        let ordered = added.into_iter().chain(ran.into_iter().filter_map(logged)).collect();
         let is_valid = decisions.iter().map(is_merged).collect();
         let decisions = Decisions { is_valid, ordered };
         let (heads, before) = (heads.clone(), self.applied.epoch);
@@ -438,22 +464,21 @@ impl State {
     }
 }
 
-/// Applies the writes of transactions that are merged, in rank order: of two writes of a row the
-/// later one wins.
+/// Applies the changes of transactions that are merged, in rank order, each with the rows to which
+/// it has added: of two changes of a row the later one wins.
 pub(super) fn apply_merged<'a>(
     cx: &Cx<'_, GeoGauss>,
     epoch: SnapshotVersion,
-    in_order: impl Iterator<Item = &'a TxnRecord>,
+    in_order: impl Iterator<Item = (&'a TxnRecord, &'a [Write])>,
     deleted: &mut Deleted,
 ) {
     let mut writes = Vec::new();
-    for record in in_order {
-        let Work::Merge { checks, .. } = &record.work else { panic!("the others run in order") };
+    for (record, added) in in_order {
         let header = RecordHeader::new(record.inputs.txn);
-        for it in &checks.writes {
-            deleted.note(&it.write);
-            let version = Version { version: epoch, header, value: it.write.value.clone() };
-            writes.push((it.write.table, it.write.key.clone(), version));
+        for it in record.checks().writes.iter().map(|it| &it.write).chain(added) {
+            deleted.note(it);
+            let version = Version { version: epoch, header, value: it.value.clone() };
+            writes.push((it.table, it.key.clone(), version));
         }
     }
     cx.store.apply_batch(cx.pool, epoch, writes);

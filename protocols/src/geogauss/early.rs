@@ -168,12 +168,12 @@ impl GeoGauss {
             let place = execution.in_flight.binary_search_by_key(txn, |it| it.txn);
             let Some(it) = place.ok().map(|at| &mut execution.in_flight[at]) else { continue };
             let result = match decision {
-                Decision::Merged => std::mem::take(&mut it.result),
+                Decision::Merged(_) => std::mem::take(&mut it.result),
                 Decision::Ran(finished) => match &finished.outcome {
                     Ok(result) => result.clone(),
                     Err(_) => continue,
                 },
-                Decision::Lost(_) => continue,
+                Decision::Lost(_) | Decision::Failed(_) => continue,
             };
             if std::mem::replace(&mut it.is_answered, true) {
                 continue;

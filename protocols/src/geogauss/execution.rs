@@ -18,7 +18,9 @@
 
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{Overlay, check_size, declared_footprint, is_bulk, is_footprint_declared};
+use pangea_core::exec::{
+    Overlay, adds_bytes, check_certified, declared_footprint, is_bulk, is_footprint_declared,
+};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
@@ -95,7 +97,7 @@ impl GeoGauss {
                     Abort::new(SqlState::UNDEFINED_FUNCTION, message)
                 })
             }
-            Program::Certified(Certified { reads, writes, .. }) => check_size(reads, writes).err(),
+            Program::Certified(certified) => check_certified(certified).err(),
         };
         if let Some(abort) = refused {
             return cx.reply(ticket, Outcome::Aborted(abort));
@@ -141,7 +143,8 @@ impl GeoGauss {
             let is_chained = options.chains_at(job.level);
             let overlay = if is_chained { &execution.overlay } else { &nothing };
             let is_call = matches!(job.program, Program::Call { .. });
-            is_call.then(|| run_at(job.level, registry, &job.program, (store, at), overlay))
+            let code = (&**registry, options);
+            is_call.then(|| run_at(job.level, code, &job.program, (store, at), overlay))
         });
         cx.end_work(CpuStage::Execute, optimistic.len());
         for (job, run) in optimistic.into_iter().zip(runs) {
@@ -204,9 +207,9 @@ impl GeoGauss {
 
     /// §4.1.1, Algorithm 1, lines 4 to 21: answers a transaction that only read, and adds any other
     /// to the open epoch.
-    fn end_run(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion, run: Run) {
+    fn end_run(&mut self, cx: &mut Cx<'_, Self>, job: Job, start: SnapshotVersion, mut run: Run) {
         let at = self.state.applied.epoch;
-        let result = match run.result {
+        let result = match std::mem::replace(&mut run.result, Ok(Vec::new())) {
             Ok(result) => result,
             // It has no effect, and its reads are of one snapshot.
             Err(abort) => {
@@ -214,7 +217,7 @@ impl GeoGauss {
                 return cx.reply(job.ticket, Outcome::Aborted(abort));
             }
         };
-        if run.writes.is_empty() && !self.is_search(&job) {
+        if run.is_reader() && !self.is_search(&job) {
             cx.mark("geogauss.read_only");
             // It takes no place in the order, so it has no name.
             let txn = TxnId::new(self.state.me(), 0);
@@ -222,15 +225,21 @@ impl GeoGauss {
         }
         let may_be_hot = self.state.options.conflicts == Conflicts::InOrder
             && !self.state.execution.hot.is_empty();
-        let found = may_be_hot.then(|| Footprint::of_run(&run.reads, &run.writes));
+        let found = may_be_hot.then(|| run.footprint());
         let checks = match self.state.options.validation {
-            Validation::Merge => isolation::checks(job.level, run.reads, run.guards, run.writes),
+            Validation::Merge => {
+                let changes = (run.writes, run.adds);
+                isolation::checks(job.level, run.reads, run.guards, changes)
+            }
             // Nothing has changed since it ran.
             Validation::Origin => origin::unchecked(run.writes),
         };
         if may_be_hot && self.state.execution.hot.has_any(&checks, cx.now.at) {
             cx.mark("geogauss.hot");
             return self.append_in_order(cx, job, start, found);
+        }
+        if checks.has_adds() {
+            cx.mark("geogauss.adds");
         }
         let weight = weight_of(&checks);
         let work = Work::Merge { base: at, checks };
@@ -390,7 +399,8 @@ fn weight_of(checks: &Checks) -> usize {
     const WRITE_BYTES: usize = 16;
     let value = |it: &isolation::CheckedWrite| it.write.value.as_ref().map_or(0, |it| it.len());
     let write = |it: &isolation::CheckedWrite| WRITE_BYTES + it.write.key.len() + value(it);
-    size::sets_bytes(&checks.reads, &[]) + checks.writes.iter().map(write).sum::<usize>()
+    let writes_bytes = checks.writes.iter().map(write).sum::<usize>();
+    size::sets_bytes(&checks.reads, &[]) + writes_bytes + adds_bytes(&checks.adds)
 }
 
 /// The error while this replica is removed from the cluster.

@@ -2,13 +2,15 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
-use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{
+    AdderId, LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId,
+};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::protocol::Message as _;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{
-    CodeDigest, Footprint, LockMode, PointLock, PointRead, Program, RangeRead, ReadSet,
+    Add, CodeDigest, Footprint, LockMode, PointLock, PointRead, Program, RangeRead, ReadSet,
     ReadVersion, Write,
 };
 use pangea_core::value::Value;
@@ -57,7 +59,12 @@ fn checks() -> Checks {
     let ranges = vec![RangeRead { table, range: KeyRange::prefix(b"r"), rows }];
     let checked = |(i, write)| CheckedWrite { write, is_checked: i == 0 };
     let writes = writes().into_iter().enumerate().map(checked).collect();
-    Checks { reads: ReadSet { points, ranges }, writes }
+    let add = |row| {
+        let (adder, amount) = (AdderId::of("adder"), Bytes::from_static(b"one"));
+        Add { table: TableId(7), key: key(row), adder, amount }
+    };
+    let adds = ["added", "added", "other"].map(add).to_vec();
+    Checks { reads: ReadSet { points, ranges }, writes, adds }
 }
 
 fn batch() -> Bytes {

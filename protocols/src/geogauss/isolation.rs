@@ -13,7 +13,8 @@
 //! Rows of undecided transactions of the same node are checked at each level (`chains.rs`).
 //! Guards are reads of constraints, locks and the schema ([`pangea_core::txn::Guards`]).
 //! So no update is lost at any level. A blind write overwrites the row as it is, except at the
-//! snapshot level, where the first committer wins.
+//! snapshot level, where the first committer wins. An addition (`adds.rs`) counts as a write of a
+//! row: if the transaction has also read the row, that must be as on the base.
 //!
 //! In the paper nothing is compared with the epochs between the base and the commit at read
 //! committed, the other levels are validated at the origin before the write set is sent, and the
@@ -25,7 +26,7 @@ use pangea_core::guarantee::Isolation;
 use pangea_core::hash::HashSet;
 use pangea_core::key::Key;
 use pangea_core::mutate;
-use pangea_core::txn::{Certified, ReadSet, ReadVersion, Write};
+use pangea_core::txn::{Add, Certified, ReadSet, ReadVersion, Write};
 
 use super::chains::{is_of_undecided, reads_of_undecided};
 
@@ -36,6 +37,15 @@ pub struct Checks {
     pub reads: ReadSet,
     /// The writes.
     pub writes: Vec<CheckedWrite>,
+    /// The additions to other rows than those, in the order of the rows.
+    pub adds: Vec<Add>,
+}
+
+impl Checks {
+    /// Whether it adds to rows, so that a replica needs the code of the adders.
+    pub fn has_adds(&self) -> bool {
+        !self.adds.is_empty()
+    }
 }
 
 /// A write of a transaction.
@@ -47,20 +57,27 @@ pub struct CheckedWrite {
     pub is_checked: bool,
 }
 
-/// The checks of a run with these reads, guards and writes. It read one snapshot, its base, so a
+/// The checks of a run with these reads, guards and changes. It read one snapshot, its base, so a
 /// checked write stands for a read of the same row.
-pub fn checks(level: Isolation, reads: ReadSet, guards: ReadSet, writes: Vec<Write>) -> Checks {
+pub fn checks(
+    level: Isolation,
+    reads: ReadSet,
+    guards: ReadSet,
+    (writes, adds): (Vec<Write>, Vec<Add>),
+) -> Checks {
     let written: HashSet<_> = writes.iter().map(|write| (write.table, &write.key)).collect();
     let is_written = |table, key: &Key| written.contains(&(table, key));
+    let added: HashSet<_> = adds.iter().map(|add| (add.table, &add.key)).collect();
+    let is_changed = |table, key: &Key| is_written(table, key) || added.contains(&(table, key));
     let undecided = reads_of_undecided(&reads, &guards);
-    let mut reads = checked_reads(level, reads, guards, is_written);
+    let mut reads = checked_reads(level, reads, guards, is_changed);
     reads.points.retain(|it| !is_of_undecided(it.seen));
     let (of_written, others): (Vec<_>, Vec<_>) = std::mem::take(&mut reads.points)
         .into_iter()
         .partition(|it| it.seen != ReadVersion::Present && is_written(it.table, &it.key));
     reads.points = others;
     reads.points.extend(mutate!(ChainOutlivesItsHead: undecided => Vec::new()));
-    drop(written);
+    drop((written, added));
     let were_read: HashSet<_> = of_written.iter().map(|read| (read.table, &read.key)).collect();
     let is_checked = |write: &Write| {
         level == Isolation::Snapshot || were_read.contains(&(write.table, &write.key))
@@ -70,22 +87,23 @@ pub fn checks(level: Isolation, reads: ReadSet, guards: ReadSet, writes: Vec<Wri
         .map(|write| CheckedWrite { is_checked: is_checked(&write), write })
         .collect();
     let reads = mutate!(ValidatedAtOrigin: reads => ReadSet::default());
-    Checks { reads, writes }
+    Checks { reads, writes, adds }
 }
 
 /// The checks of an interactive transaction. At read committed each of its statements has read a
 /// snapshot of its own, so the reads say which version they saw.
 pub fn certified(level: Isolation, certified: Certified) -> Checks {
-    let Certified { reads, writes, .. } = certified;
+    let Certified { reads, writes, adds, .. } = certified;
     let is_checked = level == Isolation::Snapshot;
     let writes = writes.into_iter().map(|write| CheckedWrite { write, is_checked }).collect();
-    Checks { reads, writes }
+    Checks { reads, writes, adds }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pangea_core::ids::{SnapshotVersion, TableId};
+    use bytes::Bytes;
+    use pangea_core::ids::{AdderId, SnapshotVersion, TableId};
     use pangea_core::key::KeyRange;
     use pangea_core::txn::{PointRead, RangeRead};
 
@@ -118,7 +136,8 @@ mod tests {
 
     #[test]
     fn each_level_checks_its_rows() {
-        let of = |level| described(&checks(level, reads(), ReadSet::default(), writes()));
+        let changes = || (writes(), Vec::new());
+        let of = |level| described(&checks(level, reads(), ReadSet::default(), changes()));
         assert_eq!(of(Isolation::ReadCommitted), (vec![], 0, vec![true, true, false]));
         assert_eq!(of(Isolation::RepeatableRead), (vec![2, 3], 0, vec![true, true, false]));
         assert_eq!(of(Isolation::Snapshot), (vec![], 0, vec![true, true, true]));
@@ -130,10 +149,26 @@ mod tests {
         let point = |k, seen| PointRead { table: TABLE, key: key(k), seen };
         let points = vec![point(1, ReadVersion::Present), point(7, SEEN), point(9, SEEN)];
         let guards = ReadSet { points, ranges: Vec::new() };
-        let of = |level| described(&checks(level, ReadSet::default(), guards.clone(), writes()));
+        let changes = || (writes(), Vec::new());
+        let of = |level| described(&checks(level, ReadSet::default(), guards.clone(), changes()));
         assert_eq!(of(Isolation::ReadCommitted), (vec![1, 7], 0, vec![false, false, true]));
         assert_eq!(of(Isolation::Snapshot), (vec![1, 7], 0, vec![true; 3]));
         assert_eq!(of(Isolation::Serializable), (vec![], 0, vec![false; 3]));
+    }
+
+    #[test]
+    fn a_row_that_was_read_before_it_was_added_to_is_checked() {
+        let add = |k| {
+            let (adder, amount) = (AdderId::of("adder"), Bytes::from_static(b"one"));
+            Add { table: TABLE, key: key(k), adder, amount }
+        };
+        let of = |level| {
+            let changes = (Vec::new(), vec![add(1), add(4), add(9)]);
+            described(&checks(level, reads(), ReadSet::default(), changes))
+        };
+        assert_eq!(of(Isolation::ReadCommitted), (vec![1, 4], 0, vec![]));
+        assert_eq!(of(Isolation::RepeatableRead), (vec![1, 2, 3, 4], 0, vec![]));
+        assert_eq!(of(Isolation::Serializable), (vec![1, 2], 1, vec![]));
     }
 
     #[test]

@@ -36,6 +36,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.in_order", "a program is added to an epoch that every replica runs"),
     mark("geogauss.chained", "a program has read the writes of an undecided transaction"),
     mark("geogauss.not_chained", "a program is run again without the writes of undecided ones"),
+    mark("geogauss.adds", "a transaction adds to rows that it does not read"),
     mark("geogauss.hot", "a program is run by every replica because others have lost at its rows"),
     mark("geogauss.queue_in_slices", "a step runs only a part of the queue"),
     mark("geogauss.batch_full", "a batch is sent because it is large enough"),
@@ -100,6 +101,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.epoch_merged", "an epoch is merged and published"),
     mark("geogauss.epochs_in_steps", "a step ends before all ready epochs are merged"),
     mark("geogauss.lost", "a transaction loses to another one"),
+    mark("geogauss.add_failed", "a transaction aborts: a row can't hold what it adds"),
     mark("geogauss.too_old", "a transaction loses because its snapshot is before the horizon"),
     mark("geogauss.tried_again", "a program that has lost is run again"),
     // §5.2, caches.

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A transaction that has read rows of another one of the epoch (`chains.rs`) commits if they are
-//! of that one at its rank.
+//! of that one at its rank. One that adds to rows (`adds.rs`) commits if they exist at its rank.
 //!
 //! The result depends on the rows before the epoch and on the epoch's transactions, not on the
 //! order in which they arrive or on the number of workers.
@@ -22,7 +22,10 @@
 //! - [`MergeRule::Claims`], the paper's: each row goes to the first transaction that writes it, and
 //!   a transaction commits if it gets all of its rows. One that loses takes down others.
 //! - [`MergeRule::Greedy`]: a transaction commits if none before it that commits has written a row
-//!   that it checks. Every transaction that commits by the other rule commits by this one.
+//!   that it checks. Without additions, every transaction that commits by the other rule commits
+//!   by this one.
+//!
+//! By both rules an addition takes no part in this, except that it is a write for others.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +36,10 @@ use pangea_core::key::Key;
 use pangea_core::mutate;
 use pangea_core::pool::{Pool, map};
 use pangea_core::store::Store;
-use pangea_core::txn::{PointRead, ReadVersion};
+use pangea_core::txn::{Abort, PointRead, ReadVersion, Registry, Write};
 use serde::{Deserialize, Serialize};
 
+use super::adds::{AddedRows, keep_last};
 use super::chains::heads;
 use super::deletions::{Deletions, hash_row};
 use super::isolation::Checks;
@@ -70,8 +74,10 @@ pub struct Candidate<'a> {
 pub enum Fate {
     /// Its writes are part of the epoch.
     Commits,
-    /// Another transaction has changed a row that it checks.
+    /// Another transaction has changed a row that it checks, or deleted one to which it adds.
     Lost(Change),
+    /// A row can't hold what it adds.
+    Failed(Abort),
     /// Its base is before the horizon.
     TooOld,
 }
@@ -85,15 +91,19 @@ pub struct Before<'a> {
     pub version: SnapshotVersion,
     /// The deletions within the horizon.
     pub deletions: &'a Deletions,
+    /// The code that adds to rows.
+    pub registry: &'a Registry,
 }
 
 /// The result of a merge.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The fate of each candidate.
     pub fates: Vec<Fate>,
     /// The candidates that commit, in rank order. If two of them write a row, the later one wins.
     pub order: Vec<usize>,
+    /// For each of them the rows that it is the last to add to, with their values after that.
+    pub added: Vec<Vec<Write>>,
 }
 
 /// Decides which transactions of an epoch commit.
@@ -124,19 +134,32 @@ pub fn decide(
                 => loser_stops_claiming(&mut written, candidates, &fates)
         );
     }
+    let Before { store, version, registry, .. } = before;
+    let all = order.iter().map(|&i| candidates[i].checks);
+    let mut rows = AddedRows::new(registry, store, version, all);
+    let mut added = Vec::new();
     order.retain(|&i| {
         let lost = match rule {
             MergeRule::Greedy => written.conflict(&candidates[i], Meets::Checked),
             MergeRule::Claims => written.conflict(&candidates[i], Meets::EarlierClaim),
         };
-        match lost {
-            Some(change) => fates[i] = Fate::Lost(change),
-            None if rule == MergeRule::Greedy => written.add(&candidates[i]),
-            None => {}
+        let fate = match lost {
+            Some(change) => Err(Fate::Lost(change)),
+            None => rows.advance(candidates[i].checks),
+        };
+        match fate {
+            Err(fate) => fates[i] = fate,
+            Ok(rows) => {
+                if rule == MergeRule::Greedy {
+                    written.add(&candidates[i]);
+                }
+                added.push(rows);
+            }
         }
         fates[i] == Fate::Commits
     });
-    Verdict { fates, order }
+    keep_last(&mut added);
+    Verdict { fates, order, added }
 }
 
 /// Compares the rows that a transaction checks with those before the epoch, except rows of other
@@ -215,15 +238,19 @@ impl<'a> Written<'a> {
         Self { epoch, rows: HashMap::default(), in_order: has_ranges.then(BTreeMap::new) }
     }
 
-    /// Adds the writes of a transaction. Those of earlier ones stay.
+    /// Adds the changes of a transaction. Those of earlier ones stay.
     fn add(&mut self, candidate: &Candidate<'a>) {
         let writer = (candidate.rank, candidate.txn);
-        for it in &candidate.checks.writes {
-            let row = (it.write.table, &it.write.key);
+        let Checks { writes, adds, .. } = candidate.checks;
+        let writes = writes.iter().map(|it| &it.write);
+        let writes = writes.map(|it| ((it.table, &it.key), it.value.is_none()));
+        let adds = mutate!(DeltaNotMet: &adds[..] => &[]);
+        let adds = adds.iter().map(|it| ((it.table, &it.key), false));
+        for (row, is_deletion) in writes.chain(adds) {
             let new = Writers { first: writer, last: writer, deleter: None };
             let known = self.rows.entry(row).or_insert(new);
             known.last = writer;
-            if it.write.value.is_none() {
+            if is_deletion {
                 known.deleter.get_or_insert(writer);
             }
             if let Some(in_order) = &mut self.in_order {

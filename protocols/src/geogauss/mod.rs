@@ -13,7 +13,7 @@
 //! | replication | §5.1 | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | epochs | §3, §4.1 | `epochs.rs`, `clock.rs` | Batch, Eof | all transactions of an epoch |
 //! | order | §4.1.2, §4.3 | `rank.rs` | | the order within an epoch |
-//! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `deletions.rs`, `rules.rs` | | who commits |
+//! | merge | §4.1.2, Algorithm 2 | `merge.rs`, `adds.rs`, `deletions.rs`, `rules.rs` | | who commits |
 //! | commit | §4.1.3, Algorithm 3 | `commit.rs`, `failure.rs` | | every outcome |
 //! | caches | §5.2 | `cache.rs`, `caches.rs` | Keep, Kept, Collected, CacheRequest, CacheHead | that a batch survives its replica |
 //! | early epochs | §5.2 | `early.rs`, `lineage.rs` | | what may still be rolled back |
@@ -32,6 +32,7 @@
 //! - A replica adds nothing to an epoch that it has ended, and numbers of epochs only grow.
 //! - The state after an epoch depends only on the state before it and the batches of the epoch.
 
+mod adds;
 pub mod batch;
 mod cache;
 mod caches;

@@ -40,6 +40,10 @@ pub struct Options {
     /// Whether a program reads the writes of transactions of its node that are not decided yet. It
     /// loses if they do.
     pub chains: bool,
+    /// Whether a transaction adds to a row (`SET v = v + 1`) without a check of its value, so that
+    /// others add to it at the same time. Used with `validation = "merge"`, except at the snapshot
+    /// level.
+    pub deltas: bool,
     /// When an epoch is merged and its clients are answered.
     pub ack: Ack,
     /// The time for which the removal of a replica waits for its caches, in milliseconds.
@@ -150,6 +154,7 @@ impl Default for Options {
             merge: MergeRule::Greedy,
             conflicts: Conflicts::InOrder,
             chains: true,
+            deltas: true,
             ack: Ack::Replicated,
             cache_ms: 2_000,
             attempts_optimistic: 3,
@@ -178,6 +183,7 @@ impl Options {
             merge: MergeRule::Claims,
             conflicts: Conflicts::Abort,
             chains: false,
+            deltas: false,
             ack: Ack::Cached,
             silence_epochs: 0,
             ..Self::default()
@@ -246,7 +252,8 @@ impl Options {
             true => &Isolation::ALL,
             false => &[Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot],
         };
-        Isolations::new(self.isolation, others)
+        let levels = Isolations::new(self.isolation, others);
+        if self.deltas { levels.merging_adds() } else { levels }
     }
 
     pub(super) fn guarantee(&self) -> Guarantee {
@@ -270,6 +277,8 @@ impl Options {
             merge: if rng.bool() { MergeRule::Greedy } else { MergeRule::Claims },
             conflicts: if rng.bool() { Conflicts::InOrder } else { Conflicts::Retry },
             chains: later.bool(),
+            // Without additions there is nothing to test.
+            deltas: true,
             attempts_optimistic: rng.u8(1..4),
             horizon_ms: [1_000, 60_000][rng.usize(..2)],
             removal_ms: [500, 2_000][rng.usize(..2)],

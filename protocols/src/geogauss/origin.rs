@@ -9,14 +9,14 @@ use pangea_core::exec::{Change, first_change};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::Store;
-use pangea_core::txn::{Certified, ReadSet, Write};
+use pangea_core::txn::{Certified, Write};
 
 use super::isolation::{CheckedWrite, Checks};
 
 /// The writes of a transaction that was validated: no replica checks anything else.
 pub(super) fn unchecked(writes: Vec<Write>) -> Checks {
     let unchecked = |write| CheckedWrite { write, is_checked: false };
-    Checks { reads: ReadSet::default(), writes: writes.into_iter().map(unchecked).collect() }
+    Checks { writes: writes.into_iter().map(unchecked).collect(), ..Checks::default() }
 }
 
 /// The first row that has changed, by the rule of the level.

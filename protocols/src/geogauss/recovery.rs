@@ -15,14 +15,18 @@
 //! the log, it had not ended, and gets its end first. Merged epochs are applied as they were
 //! decided then, and not merged again.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Durable};
 use pangea_core::store::{RecordHeader, Version};
+use pangea_core::txn::Write;
 
-use super::batch::TxnRecord;
+use super::adds::AddedRows;
+use super::batch::{TxnRecord, Work};
 use super::clock::EpochClock;
 use super::commit::{Deleted, apply_merged, args_of, in_order};
 use super::knowledge::Configured;
@@ -161,10 +165,15 @@ impl State {
     }
 
     /// Whether this program can apply a merged epoch of the log: the record may ask for programs
-    /// to be executed again, which needs the code that executed them first.
+    /// to be executed again, or for additions, which needs the code that executed them first.
     fn may_replay(&mut self, cx: &mut Cx<'_, GeoGauss>, record: &EpochRecord<'_>) -> bool {
-        let executes_again = record.decisions.ordered.iter().any(|it| it.writes.is_none());
         let batches = self.batches_upto(&record.heads);
+        let records = batches.iter().flat_map(|batch| &batch.records);
+        let Decisions { is_valid, ordered } = &record.decisions;
+        let added = records.zip(is_valid).filter(|(it, is_valid)| **is_valid && it.work.has_adds());
+        let is_logged = |it: &&Ordered<'_>| it.writes.is_some();
+        let logged = ordered.iter().filter(is_logged).filter(|it| is_valid[it.entry]).count();
+        let executes_again = ordered.iter().any(|it| it.writes.is_none()) || added.count() > logged;
         let mut rules = batches.iter().map(|batch| batch.rules);
         let other = rules.find(|rules| executes_again && rules.code != self.rules.code);
         other.into_iter().for_each(|rules| self.refuse(cx, record.epoch, rules));
@@ -182,7 +191,12 @@ impl State {
         let node_count = self.replica.topology.node_count();
         let rank = |&i: &usize| Rank::new(records[i].inputs, epoch, node_count);
         mutate!(ReplayedOutOfRank: valid.sort_unstable_by_key(rank) => ());
-        apply_merged(cx, epoch, valid.into_iter().map(|i| records[i]), &mut deleted);
+        let (of_adds, ordered): (Vec<_>, Vec<_>) = ordered
+            .into_iter()
+            .partition(|it| matches!(records[it.entry].work, Work::Merge { .. }));
+        let added = self.added_again(cx, (&records, &valid), of_adds);
+        let merged = valid.iter().map(|i| records[*i]).zip(added.iter().map(|rows| &rows[..]));
+        apply_merged(cx, epoch, merged, &mut deleted);
         for Ordered { entry, writes } in ordered {
             let record = records[entry];
             let Some(logged) = writes else {
@@ -202,6 +216,29 @@ impl State {
         let horizon = horizon_of(epoch, batches.iter().map(|batch| &**batch));
         self.applied.advance(Merged { epoch, heads, deleted: rows, horizon });
         cx.store.publish(epoch);
+    }
+}
+
+impl State {
+    /// The rows to which the valid transactions of an epoch add, in rank order: as they were logged,
+    /// or computed again if they took too much room.
+    fn added_again(
+        &self,
+        cx: &Cx<'_, GeoGauss>,
+        (records, valid): (&[&TxnRecord], &[usize]),
+        logged: Vec<Ordered<'_>>,
+    ) -> Vec<Vec<Write>> {
+        let mut of_entries: BTreeMap<usize, Vec<Write>> = BTreeMap::new();
+        for Ordered { entry, writes } in logged {
+            of_entries.extend(writes.map(|writes| (entry, writes.read(&[]).expect(INTACT))));
+        }
+        let all = valid.iter().map(|i| records[*i].checks());
+        if all.clone().filter(|checks| checks.has_adds()).count() <= of_entries.len() {
+            return valid.iter().map(|i| of_entries.remove(i).unwrap_or_default()).collect();
+        }
+        let (registry, version) = (&self.registry, self.applied.epoch);
+        let mut rows = AddedRows::new(registry, cx.store, version, all.clone());
+        all.map(|checks| rows.advance(checks).expect("it has committed before")).collect()
     }
 }
 

@@ -99,10 +99,11 @@ fn are_equal<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
 }
 
 /// What the outcome of a batch depends on: on the settings if it has transactions, and on the code
-/// if programs are to be run.
+/// if programs are to be run or rows are to be added to.
 fn binding(batch: &Batch) -> (Option<(MergeRule, u64)>, Option<CodeDigest>) {
     let Rules { merge, horizon, code } = batch.rules;
-    let is_run = |record: &TxnRecord| matches!(record.work, Work::InOrder { .. });
+    let is_run =
+        |record: &TxnRecord| matches!(record.work, Work::InOrder { .. }) || record.work.has_adds();
     let settings = (!batch.records.is_empty()).then_some((merge, horizon));
     (settings, batch.records.iter().any(is_run).then_some(code))
 }
@@ -118,8 +119,9 @@ pub(super) fn of_two_programs() -> Abort {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use pangea_core::ids::{NodeId, ProcedureId, TxnId};
-    use pangea_core::txn::Program;
+    use pangea_core::ids::{AdderId, NodeId, ProcedureId, TableId, TxnId};
+    use pangea_core::key::Key;
+    use pangea_core::txn::{Add, Program};
 
     use super::super::isolation::Checks;
     use super::super::rank::RankInputs;
@@ -154,9 +156,17 @@ mod tests {
         Some(Work::InOrder { program, footprint: None })
     }
 
+    fn adds() -> Option<Work> {
+        let (adder, amount) = (AdderId::of("adder"), Bytes::new());
+        let add = Add { table: TableId(1), key: Key::from(&b"k"[..]), adder, amount };
+        let checks = Checks { adds: vec![add], ..Checks::default() };
+        Some(Work::Merge { base: SnapshotVersion(4), checks })
+    }
+
     #[test]
     fn only_what_the_outcome_depends_on_has_to_be_alike() {
         let own = Rules { merge: MergeRule::Greedy, horizon: 60, code: CodeDigest(1) };
+        assert!(own.allow(&batch(1, 60, adds())) && !own.allow(&batch(2, 60, adds())));
         assert!(own.allow(&batch(1, 60, runs())) && own.allow(&batch(2, 60, writes())));
         assert!(own.allow(&batch(2, 61, None)), "it has no transactions");
         assert!(!own.allow(&batch(2, 60, runs())) && !own.allow(&batch(1, 61, writes())));

@@ -13,7 +13,9 @@ use pangea_core::protocol::{
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Context, Footprint, Outcome, Procedure, Program, Registry, Stop};
+use pangea_core::txn::{
+    Abort, Adder, Context, Footprint, Outcome, Procedure, Program, Registry, Stop,
+};
 use pangea_core::value::Value;
 
 use super::{GeoGauss, Options};
@@ -67,6 +69,47 @@ impl Procedure for Change {
     }
 }
 
+/// Appends to the row with the key of its argument, or inserts it: a row with a long value if its
+/// name begins with an `l`.
+struct Bump {
+    version: u32,
+}
+
+impl Procedure for Bump {
+    fn name(&self) -> &str {
+        "bump"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        if !cx.add(TABLE, Key::from(args), &Append(self.version), b"+")? {
+            let len = if args.starts_with(b"l") { 2_000 } else { 10 };
+            cx.put(TABLE, Key::from(args), Value::from(vec![b'.'; len]))?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn adders(&self) -> Vec<Arc<dyn Adder>> {
+        vec![Arc::new(Append(self.version))]
+    }
+}
+
+/// Appends the amount to a row.
+struct Append(u32);
+
+impl Adder for Append {
+    fn name(&self) -> &str {
+        "append"
+    }
+
+    fn version(&self) -> u32 {
+        self.0
+    }
+
+    fn add(&self, row: &Value, amount: &[u8]) -> Result<Value, Abort> {
+        Ok(Value::from([row, amount].concat()))
+    }
+}
+
 /// The effects of a start or of a submission.
 #[derive(Default)]
 struct Did {
@@ -88,7 +131,11 @@ impl Node {
         let geogauss = GeoGauss::new(Setup {
             me: NodeId(0),
             topology: Arc::new(Topology::one_node_per_region("t", &["a"], Span::ZERO)),
-            registry: Arc::new(Registry::new(vec![put, Arc::new(Change)])),
+            registry: Arc::new(Registry::new(vec![
+                put,
+                Arc::new(Change),
+                Arc::new(Bump { version }),
+            ])),
             options: Options { skip_epochs, ..Options::default() },
         });
         let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1));
@@ -140,6 +187,15 @@ impl Node {
         let (procedure, args) = (ProcedureId::of(name), Bytes::from_static(row));
         let request = Request::Commit(Program::Call { procedure, args }, level);
         self.step(Input::Submit(vec![Submission { ticket: Ticket(1), request }]))
+    }
+
+    fn bump(&mut self, row: &'static [u8]) -> Did {
+        self.call("bump", row, Isolation::ReadCommitted)
+    }
+
+    /// The length of the value of a row.
+    fn len(&self, row: &[u8]) -> usize {
+        self.store.latest(TABLE, row).and_then(|it| it.value).map_or(0, |value| value.len())
     }
 
     fn has(&self, row: &[u8]) -> bool {
@@ -201,4 +257,21 @@ fn a_program_with_other_code_merges_no_epoch_in_which_programs_run() {
     assert!(why.contains("Nothing is lost: start the earlier program"), "{why}");
     let (node, did) = Node::start(log, 0, &[]);
     assert!(did.stopped.is_none() && node.has(b"one"));
+}
+
+/// Upgrades in the simulator found nodes that could not apply the additions of their log.
+#[test]
+fn the_results_of_additions_are_logged_unless_they_are_too_large() {
+    for (row, len) in [(&b"short"[..], 12), (b"long", 2_002)] {
+        let (mut node, _) = Node::start(Vec::new(), 0, &[]);
+        (0..3).for_each(|_| assert!(is_committed(&node.bump(row))));
+        assert_eq!(node.len(row), len);
+        let (again, did) = Node::start(node.log.clone(), 0, &[]);
+        assert!(did.stopped.is_none() && again.len(row) == len, "the same program");
+        let (other, did) = Node::start(node.log, 1, &[]);
+        match did.stopped {
+            None => assert!(len < 1_000 && other.len(row) == len, "a later program"),
+            Some(why) => assert!(len > 1_000 && why.contains("start the earlier program"), "{why}"),
+        }
+    }
 }

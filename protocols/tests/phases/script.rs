@@ -1,8 +1,9 @@
 //! A procedure that executes the commands in its arguments, and counts its runs.
 //!
-//! Commands, separated by semicolons: `get k`, `put k v`, `add k n`, `del k`, `scan from to`,
-//! `follow k v`, `trap`, `abort`. The command `follow` puts `v` at the key that is the value of
-//! `k`. It returns the values read, separated by spaces; `-` stands for an absent value.
+//! Commands, separated by semicolons: `get k`, `put k v`, `add k n`, `plus k n`, `del k`,
+//! `scan from to`, `follow k v`, `trap`, `abort`. The command `follow` puts `v` at the key that is
+//! the value of `k`, and `plus` adds without reading. It returns the values read, separated by
+//! spaces; `-` stands for an absent value.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use bytes::Bytes;
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{
-    Abort, Context, Footprint, LockMode, PointLock, Procedure, Program, Registry, Scan, SqlState,
-    Stop,
+    Abort, Adder, Context, Footprint, LockMode, PointLock, Procedure, Program, Registry, Scan,
+    SqlState, Stop,
 };
 use pangea_core::value::Value;
 
@@ -59,6 +60,10 @@ impl Procedure for Script {
         self.name == "look"
     }
 
+    fn adders(&self) -> Vec<Arc<dyn Adder>> {
+        vec![Arc::new(Plus)]
+    }
+
     /// The footprint of the procedure `declared`; the others declare none. Panics in `trap`.
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         assert!(!args.starts_with(b"trap"), "a bug in a procedure");
@@ -92,6 +97,11 @@ impl Procedure for Script {
                     let more: i64 = more.parse().expect("a number");
                     put(cx, key, &(before + more).to_string())?;
                 }
+                ["plus", key, more] => {
+                    if !cx.add(TABLE, Key::from(key.as_bytes()), &Plus, more.as_bytes())? {
+                        read.push("-".to_owned());
+                    }
+                }
                 ["follow", key, value] => {
                     let key = text(cx.get(TABLE, key.as_bytes())?);
                     put(cx, &key, value)?;
@@ -114,6 +124,25 @@ impl Procedure for Script {
             }
         }
         Ok(read.join(" ").into_bytes())
+    }
+}
+
+/// Adds a number to a number of up to three digits.
+struct Plus;
+
+impl Adder for Plus {
+    fn name(&self) -> &str {
+        "plus"
+    }
+
+    fn add(&self, row: &Value, amount: &[u8]) -> Result<Value, Abort> {
+        let number = |bytes: &[u8]| -> u32 {
+            String::from_utf8_lossy(bytes).parse().expect("scripts add to numbers")
+        };
+        match number(row) + number(amount) {
+            sum @ ..1_000 => Ok(Value::copy_from(sum.to_string().as_bytes())),
+            _ => Err(Abort::new(SqlState::RAISE_EXCEPTION, "the number has four digits")),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::optimistic::{self, Recorded, Run};
 use pangea_core::exec::{Overlay, checked_reads};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
@@ -258,12 +258,12 @@ impl<P: Protocol> World<P> {
         let pin = store.pin();
         let overlay = Overlay::new();
         let program = self.program(op);
+        let level = self.history[op].level;
         // As sessions do: the strictest level checks all reads and needs no guards.
-        let run = match self.history[op].level {
-            Isolation::Serializable => optimistic::run,
-            _ => optimistic::run_guarded,
-        };
-        let run = run(&self.registry, &program, store, pin.version(), &overlay);
+        let guards = level != Isolation::Serializable;
+        let recorded = Recorded { guards, adds: P::isolations(&self.options).adds_at(level) };
+        let (registry, at) = (&self.registry, pin.version());
+        let run = optimistic::run_recording(registry, &program, store, at, &overlay, recorded);
         (pin, run)
     }
 
@@ -300,7 +300,7 @@ impl<P: Protocol> World<P> {
 
     fn read_now(&mut self, op: OpId) {
         let (pin, run) = self.run_on_snapshot(op);
-        assert!(run.writes.is_empty(), "a program that is declared read-only has written");
+        assert!(run.is_reader(), "a program that is declared read-only has written");
         let version = pin.version();
         self.check_told(self.history[op].node, op, version);
         self.note_answer(self.history[op].node, op, version);
@@ -317,12 +317,13 @@ impl<P: Protocol> World<P> {
         match run.result {
             Ok(result) => {
                 let (at, timeline) = (pin.version(), pin.timeline());
-                let Run { reads, guards, writes, .. } = run;
-                let is_written = |table, key: &Key| {
+                let Run { reads, guards, writes, adds, .. } = run;
+                let is_changed = |table, key: &Key| {
                     writes.iter().any(|write| (write.table, &write.key) == (table, key))
+                        || adds.iter().any(|add| (add.table, &add.key) == (table, key))
                 };
-                let reads = checked_reads(self.history[op].level, reads, guards, is_written);
-                let certified = Certified { reads, writes, at, timeline };
+                let reads = checked_reads(self.history[op].level, reads, guards, is_changed);
+                let certified = Certified { reads, writes, adds, at, timeline };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
@@ -352,7 +353,8 @@ impl<P: Protocol> World<P> {
             return self.send_outcome(op, End::Refused);
         }
         self.check_pinned(op);
-        let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
+        let Certified { writes, adds, .. } = &self.clients.prepared[&op].certified;
+        let only_reads = writes.is_empty() && adds.is_empty();
         if only_reads && self.clients.list[client].dice.chance(500) {
             // A transaction that read one snapshot and wrote no row is serializable as it is.
             let prepared =

@@ -90,14 +90,16 @@ enum Profile {
     References,
     /// A node with a cache is cut off until it is removed. For GeoGauss.
     Cached,
+    /// Rows to which transactions add. For GeoGauss.
+    Tallies,
     /// Everything is drawn from the seed. For GeoGauss.
     Drawn,
 }
 
 impl Profile {
     /// Those of GeoGauss.
-    const OF_GEOGAUSS: [Self; 5] =
-        [Self::Drawn, Self::CutOff, Self::LeftIdle, Self::References, Self::Cached];
+    const OF_GEOGAUSS: [Self; 6] =
+        [Self::Drawn, Self::CutOff, Self::LeftIdle, Self::References, Self::Cached, Self::Tallies];
 
     /// Those of the other protocols.
     const ALL: [Self; 23] = [
@@ -137,6 +139,7 @@ impl Profile {
             Bug::FreshWithoutAsking => &[Self::LeftIdle],
             Bug::GuardsSkipped => &[Self::References],
             Bug::CachesNotAsked | Bug::KeptAfterSeal => &[Self::Cached],
+            Bug::DeltaLastWins | Bug::DeltaNotMet => &[Self::Tallies],
             _ if OF_GEOGAUSS.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
@@ -286,6 +289,11 @@ impl Profile {
                     [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Snapshot];
                 let isolation = weaker[(seed % 3) as usize].into();
                 let workload = "references".to_owned();
+                Settings { workload, isolation, clients_per_node: 6, ..any }
+            }
+            Self::Tallies => {
+                let isolation = Isolation::ReadCommitted.into();
+                let workload = "tallies".to_owned();
                 Settings { workload, isolation, clients_per_node: 6, ..any }
             }
             Self::Cached => {

@@ -24,7 +24,7 @@ fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
     ]
     .map(|mark| (mark, 0));
     for isolation in all_levels() {
-        for workload in ["list-append", "bank", "ranges", "register", "references"] {
+        for workload in ["list-append", "bank", "ranges", "register", "references", "tallies"] {
             for seed in 1_000..1_006 {
                 let faults = FaultKind::ALL.to_vec();
                 let settings = Settings { isolation, faults, ..settings(seed, workload) };
@@ -48,7 +48,7 @@ fn geogauss_is_serializable_where_all_transactions_are() {
 /// Histories are held to the level that their transactions have asked for.
 #[test]
 fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
-    const WORKLOADS: [&str; 9] = [
+    const WORKLOADS: [&str; 10] = [
         "list-append",
         "bank",
         "ranges",
@@ -57,6 +57,7 @@ fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
         "tpcc",
         "calvin-micro",
         "references",
+        "tallies",
         "ddl",
     ];
     for isolation in all_levels() {
@@ -128,6 +129,40 @@ fn transactions_of_a_node_that_write_the_same_rows_are_chained() {
             }
         }
         assert!(marks.iter().all(|(_, hits)| *hits > 0), "{isolation}: {marks:?}");
+    }
+}
+
+#[test]
+fn additions_of_all_regions_to_one_row_commit_in_one_epoch() {
+    let run = |level: Isolation, options: &Options| {
+        let mut marks = ["geogauss.adds", "geogauss.add_failed"].map(|mark| (mark, 0));
+        for seed in 1_000..1_006 {
+            let settings = settings(seed, "tallies");
+            let settings = Settings {
+                isolation: level.into(),
+                lists: 3,
+                clients_per_node: 6,
+                faults: FaultKind::ALL.to_vec(),
+                ..settings
+            };
+            let report = clean::<GeoGauss>(&settings, options);
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+        }
+        marks
+    };
+    let claims = Options { merge: MergeRule::Claims, ..Options::default() };
+    for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
+        for options in [Options::default(), claims.clone()] {
+            let marks = run(level, &options);
+            assert!(marks.iter().all(|(_, hits)| *hits > 0), "{level}: {marks:?}");
+        }
+    }
+    // The first committer wins at the snapshot level, also of additions.
+    let without = Options { deltas: false, ..Options::default() };
+    for (level, options) in
+        [(Isolation::Snapshot, Options::default()), (Isolation::ReadCommitted, without)]
+    {
+        assert_eq!(run(level, &options).map(|(_, hits)| hits), [0, 0], "{level}");
     }
 }
 

@@ -177,6 +177,18 @@ impl Access {
         self.path.is_unique() && self.equal.len() == self.path.parts.len()
     }
 
+    /// Whether the condition is that the primary key has one value, of a type for which equal
+    /// values have one key.
+    pub(crate) fn is_one_key(&self, filter: Option<&Expr>) -> bool {
+        let is_exact = |part: &Part| {
+            part.base.is_integer()
+                || matches!(part.base, SqlType::Text | SqlType::Varchar | SqlType::Uuid)
+        };
+        let is_primary = self.path.index.is_none() && self.path.parts.iter().all(is_exact);
+        let is_one = self.is_point() && self.equal.iter().all(Values::is_one);
+        is_primary && is_one && self.split(filter).1.is_empty()
+    }
+
     /// Whether no condition narrows it.
     fn is_everything(&self) -> bool {
         self.equal.is_empty() && self.lower.is_none() && self.upper.is_none()

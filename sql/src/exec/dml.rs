@@ -12,7 +12,8 @@ use super::query::{self, compute};
 use super::steps::Run;
 use super::write::{self, Pending, Writer, failing_row};
 use super::{Executed, RowBuffer, scan};
-use crate::access::Access;
+use crate::access::{Access, Place};
+use crate::delta::AddIntegers;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::plan::target::Targets;
@@ -126,6 +127,9 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn update(&mut self, update: &'a Update) -> Result<Executed, Failure> {
+        if let Some(count) = self.add_to_row(update)? {
+            return Ok(Executed { count, ..Executed::default() });
+        }
         let env = self.env;
         let rows = (&update.access, update.filter.as_ref(), update.joined.as_ref());
         // All rows are found before the first one changes, so no row is found twice.
@@ -154,6 +158,18 @@ impl<'a> Run<'a> {
         }
         self.put_off(&update.targets, pending);
         Ok(Executed { rows: returned.end(self)?, count, ..Executed::default() })
+    }
+
+    /// Runs an update that only adds to a row. Returns the number of rows, or `None` if it is not
+    /// such an update.
+    fn add_to_row(&mut self, update: &Update) -> Result<Option<u64>, Failure> {
+        let delta = update.delta.as_ref().filter(|_| !self.is_several);
+        let Some(amount) = delta.and_then(|delta| delta.amount(self.env)) else { return Ok(None) };
+        let places = update.access.places(self.env)?;
+        let [Place::Point(key)] = &places[..] else { return Ok(None) };
+        let table = update.access.table.id;
+        let exists = self.now().add(table, key.clone(), &AddIntegers, &amount)?;
+        Ok(Some(u64::from(exists)))
     }
 
     pub(super) fn delete(&mut self, delete: &'a Delete) -> Result<Executed, Failure> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
+use super::deltas::Delta;
 use super::select::{empty_row, value_select};
 use super::target::default_of;
 use super::write_target::{Verb, ViewCheck, WriteTarget};
@@ -19,7 +20,7 @@ use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Scope};
 use crate::expr::cast::{self, Level};
 use crate::syntax;
-use crate::syntax::inserts::{Inferred, Overriding, inferred, overriding};
+use crate::syntax::inserts::{Inferred, Overriding, inferred, is_default, overriding};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::vocabulary::column::OutputColumn;
@@ -70,6 +71,8 @@ pub(crate) struct Update {
     pub returning: Returning,
     /// Present if several relations or subqueries determine the rows and their new values.
     pub joined: Option<Joined>,
+    /// What it adds to a row, if it does nothing else.
+    pub delta: Option<Delta>,
 }
 
 #[derive(Clone, Debug)]
@@ -473,9 +476,10 @@ impl Planner<'_> {
         let filter = written.filter(filter);
         let access = Access::new(&written.paths, filter.as_ref());
         let targets = Arc::new(self.targets(&written.paths, false)?);
-        let (checks, joined) = (self.view_checks(&written)?, None);
-        let plan = Update { targets, access, filter, assignments, checks, returning, joined };
-        Ok((Plan::Update(plan), output))
+        let (checks, joined, delta) = (self.view_checks(&written)?, None, None);
+        let plan =
+            Update { targets, access, filter, assignments, checks, returning, joined, delta };
+        Ok((Plan::Update(Update { delta: Delta::of(&plan), ..plan }), output))
     }
 
     pub(super) fn delete(&mut self, delete: &ast::Delete) -> Statement {
@@ -588,10 +592,4 @@ fn is_literal(query: &ast::Query, at: usize) -> bool {
         ),
         _ => false,
     })
-}
-
-/// Whether an expression is the keyword `DEFAULT`.
-fn is_default(expr: &ast::Expr) -> bool {
-    matches!(expr, ast::Expr::Identifier(ident)
-        if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
 }

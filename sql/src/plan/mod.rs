@@ -11,6 +11,7 @@ mod constraints;
 mod copy;
 mod ddl;
 mod ddl_plans;
+mod deltas;
 mod dml;
 mod enums;
 mod from;

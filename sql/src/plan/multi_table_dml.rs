@@ -111,8 +111,9 @@ impl Planner<'_> {
         let assignments = assignments.collect();
         let (access, filter) = (Access::new(paths, None), None);
         let targets = Arc::new(self.targets(paths, false)?);
-        let (checks, joined) = (self.view_checks(written)?, Some(joined));
-        let plan = Update { targets, access, filter, assignments, checks, returning, joined };
+        let (checks, joined, delta) = (self.view_checks(written)?, Some(joined), None);
+        let plan =
+            Update { targets, access, filter, assignments, checks, returning, joined, delta };
         Ok((Plan::Update(plan), output))
     }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Context, Guards, Scan, Stop, Visit};
+use pangea_core::txn::{Adder, Context, Guards, Scan, Stop, Visit};
 use pangea_core::value::Value;
 
 use crate::catalog::CATALOG;
@@ -65,6 +65,17 @@ impl Context for Counted<'_> {
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.count()?;
         self.cx.delete(table, key)
+    }
+
+    fn add(
+        &mut self,
+        table: TableId,
+        key: Key,
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<bool, Stop> {
+        self.count()?;
+        self.cx.add(table, key, adder, amount)
     }
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {

@@ -14,7 +14,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::pool::Pool;
 use pangea_core::store::UnorderedScan;
-use pangea_core::txn::{Context, Guards, Parts, Scan, SqlState, Stop, Taken, Visit};
+use pangea_core::txn::{Adder, Context, Guards, Parts, Scan, SqlState, Stop, Taken, Visit};
 use pangea_core::value::Value;
 
 use super::local::LocalContext;
@@ -109,6 +109,17 @@ impl Context for Interruptible<'_> {
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.cx.delete(table, key)
+    }
+
+    fn add(
+        &mut self,
+        table: TableId,
+        key: Key,
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<bool, Stop> {
+        on_read(&mut self.reads, &**self.engine)?;
+        self.cx.add(table, key, adder, amount)
     }
 
     fn estimate(&self, table: TableId) -> Option<usize> {

@@ -11,14 +11,15 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pangea_core::exec::TXN_BYTES_MAX;
+use pangea_core::exec::{AddedRow, OwnAdds, TXN_BYTES_MAX};
 use pangea_core::guarantee::Isolation;
-use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
+use pangea_core::ids::{AdderId, ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::ShardSet;
 use pangea_core::store::{Pin, UnorderedScan, Version};
 use pangea_core::txn::{
-    Abort, Context, Guards, PointRead, RangeRead, ReadSet, ReadVersion, Scan, SqlState, Stop, Visit,
+    Abort, Adder, Context, Guards, RangeRead, ReadSet, ReadVersion, Scan, SqlState, Stop, Visit,
+    read_and_add,
 };
 use pangea_core::value::Value;
 
@@ -61,9 +62,15 @@ pub(crate) struct LocalContext {
     /// Shared with the streams opened since the last write.
     writes: Arc<BTreeMap<At, Written>>,
     write_bytes: usize,
-    /// The values that the writes since the first savepoint replaced, oldest first.
-    undo: Option<Vec<(At, Option<Written>)>>,
+    /// Rows that it has only added to. Their writes are the results on the snapshots of then.
+    adds: OwnAdds,
+    merges_adds: bool,
+    /// What the changes since the first savepoint replaced, oldest first.
+    undo: Option<Vec<Replaced>>,
 }
+
+/// The write and the additions that a change of a row replaced.
+type Replaced = (At, Option<Written>, Option<AddedRow>);
 
 /// The writes of a transaction at some time.
 #[derive(Clone, Debug)]
@@ -100,6 +107,8 @@ impl LocalContext {
             held: None,
             writes: Arc::default(),
             write_bytes: 0,
+            adds: OwnAdds::default(),
+            merges_adds: false,
             undo: None,
         }
     }
@@ -126,6 +135,14 @@ impl LocalContext {
     }
 
     fn write(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
+        self.replace(table, key.clone(), value)?;
+        if let Some(row) = self.adds.remove(table, &key) {
+            self.record_point(table, key, ReadVersion::At(row.seen()))?;
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
         if self.is_read_only {
             let message = "cannot write in a read-only transaction";
             return Err(Abort::new(code::READ_ONLY, message).into());
@@ -146,9 +163,10 @@ impl LocalContext {
         match &mut self.undo {
             None => drop(Arc::make_mut(&mut self.writes).insert((table, key), value)),
             Some(undo) => {
+                let added = self.adds.row(table, &key).cloned();
                 let at = (table, key);
                 let before = Arc::make_mut(&mut self.writes).insert(at.clone(), value);
-                undo.push((at, before));
+                undo.push((at, before, added));
             }
         }
         Ok(())
@@ -178,7 +196,8 @@ impl LocalContext {
     pub(super) fn go_back(&mut self, mark: Mark) {
         let writes = Arc::make_mut(&mut self.writes);
         let undone = self.undo.iter_mut().flat_map(|undo| undo.drain(mark.undo..).rev());
-        for (at, before) in undone {
+        for (at, before, added) in undone {
+            self.adds.restore(at.clone(), added);
             match before {
                 Some(written) => writes.insert(at, written),
                 None => writes.remove(&at),
@@ -191,18 +210,15 @@ impl LocalContext {
 impl Context for LocalContext {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         if let Some(own) = self.own_write(table, key) {
-            return Ok(own.clone());
+            let own = own.clone();
+            self.read_added(table, &Key::from(key))?;
+            return Ok(own);
         }
         let found = self.find(table, key)?;
         self.check_kept()?;
-        let at = (table, Key::from(key));
-        if self.is_recording && !self.points.contains(&at) {
-            // Checked first, because the transaction may continue from a savepoint after a failure.
-            self.record(1)?;
-            self.points.insert(at);
-            let seen =
-                found.as_ref().map_or(ReadVersion::Absent, |found| ReadVersion::At(found.version));
-            self.reads.points.push(PointRead { table, key: Key::from(key), seen });
+        if self.is_recording {
+            let seen = found.as_ref().map(|found| ReadVersion::At(found.version));
+            self.record_point(table, Key::from(key), seen.unwrap_or(ReadVersion::Absent))?;
         }
         Ok(found.map(|found| found.value))
     }
@@ -242,6 +258,7 @@ impl Context for LocalContext {
         self.check_kept()?;
         if is_recording {
             self.record(seen.len() + 1)?;
+            seen.iter().try_for_each(|(key, _)| self.read_added(scan.table, key))?;
             if scan.direction == Direction::Reverse {
                 seen.reverse();
             }
@@ -260,6 +277,26 @@ impl Context for LocalContext {
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.write(table, key, None)
+    }
+
+    fn add(
+        &mut self,
+        table: TableId,
+        key: Key,
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<bool, Stop> {
+        let Some((seen, row)) = self.row_to_add_to(table, &key)? else {
+            return read_and_add(self, (table, key), adder, amount);
+        };
+        let row = adder.add(&row, amount)?;
+        // If the row is deleted, later statements must not read newer snapshots.
+        if let Some(guards) = self.guards() {
+            guards.existence(table, &key)?;
+        }
+        self.replace(table, key.clone(), Some(row))?;
+        self.adds.push((table, key), seen, AdderId::of(adder.name()), amount);
+        Ok(true)
     }
 
     fn estimate(&self, table: TableId) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! A session's open transaction, and its end.
 
-use pangea_core::guarantee::Isolation;
+use pangea_core::guarantee::{Isolation, Isolations};
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use super::authorization::Authorization;
@@ -81,12 +81,12 @@ impl Transaction {
     }
 
     /// Opens its first snapshot.
-    fn open(&mut self, snapshot: Snapshot, level: Isolation) {
+    fn open(&mut self, snapshot: Snapshot, level: Isolation, offered: Isolations) {
         // A transaction that cannot become a writer need not record its reads, because it sees one
         // snapshot. READ WRITE is refused from here on.
         self.cx = Some(match self.is_read_only {
             true => LocalContext::reader(snapshot, level),
-            false => LocalContext::transaction(snapshot, level),
+            false => LocalContext::transaction(snapshot, level).merging_adds(offered),
         });
     }
 
@@ -151,11 +151,11 @@ impl Session {
             return Ok(());
         }
         let snapshot = self.snapshot().await?;
-        let level = self.settings.isolation();
+        let (level, offered) = (self.settings.isolation(), self.engine.isolations());
         if let Some(transaction) = &mut self.transaction {
             match &mut transaction.cx {
                 Some(cx) => cx.move_to(snapshot),
-                None => transaction.open(snapshot, level),
+                None => transaction.open(snapshot, level, offered),
             }
         }
         Ok(())

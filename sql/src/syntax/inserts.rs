@@ -142,6 +142,12 @@ fn take_inferred(source: &str, tokens: &mut Vec<TokenWithSpan>, start: usize) {
     tokens.splice(start..end, new);
 }
 
+/// Whether an expression is the keyword `DEFAULT`.
+pub(crate) fn is_default(expr: &ast::Expr) -> bool {
+    matches!(expr, ast::Expr::Identifier(ident)
+        if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Sessions on the engine in memory.
 
 mod certified;
+mod deltas;
 mod depth;
 mod isolation;
 mod levels;

@@ -55,7 +55,7 @@ fn each_key_is_recorded_once_with_the_version_seen_and_own_writes_are_not() {
 fn guards_say_what_lies_under_own_writes_and_a_version_says_more_than_existence() {
     let (store, overlay, table) = (three_rows(), Overlay::new(), TableId(1));
     let base = Base { store: &store, at: AT, overlay: &overlay };
-    let mut observed = Observed::new(base, Some(GuardSet::default()));
+    let mut observed = Observed::new(base, Recorded { guards: true, adds: false });
     observed.put(table, key(4), value(40)).unwrap();
     assert_eq!(observed.get(table, &key(5)), Ok(Some(value(50))));
     let guards = observed.guards().expect("they are recorded");
@@ -78,7 +78,7 @@ fn guards_say_what_lies_under_own_writes_and_a_version_says_more_than_existence(
     assert_eq!(seen, expected);
     let rows = [1, 5].map(|k| (key(k), ReadVersion::At(AT))).to_vec();
     assert_eq!(guards.ranges, [RangeRead { table, range: KeyRange::all(), rows }]);
-    assert!(Observed::new(base, None).guards().is_none(), "all reads are checked");
+    assert!(Observed::new(base, Recorded::default()).guards().is_none(), "all reads are checked");
     // A value may change, and a row may not go.
     let change = |now, k, value: Option<u8>| {
         let now = SnapshotVersion(now);

@@ -3,9 +3,11 @@
 //!
 //! 15 % of payments are for a customer of another warehouse, and 60 % select the customer by last
 //! name. `W_YTD` is the hottest row of the benchmark. It has its own table so that New-Orders,
-//! which read the tax of the same warehouse, do not depend on it.
+//! which read the tax of the same warehouse, do not depend on it. Payments do not read the sums,
+//! they only add to them.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use super::super::malformed;
 use super::args::{Args, PaymentArgs, Who};
@@ -15,10 +17,11 @@ use super::tables::{
     CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_BY_NAME, CUSTOMER_DATA, DISTRICT, DISTRICT_YTD, HISTORY,
     WAREHOUSE, WAREHOUSE_YTD,
 };
-use crate::codec::{Reader, Writer};
+use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
-use crate::txn::{Context, Footprint, Procedure, Stop};
+use crate::txn::{Abort, Adder, Context, Footprint, Procedure, SqlState, Stop};
+use crate::value::Value;
 
 /// The maximum number of characters in `C_DATA`.
 const DATA_LEN_MAX: usize = 500;
@@ -44,6 +47,10 @@ impl Procedure for Payment {
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
         let args = PaymentArgs::decode(args).map_err(malformed)?;
         run(&args, &mut Session::new(cx))
+    }
+
+    fn adders(&self) -> Vec<Arc<dyn Adder>> {
+        vec![Arc::new(Sum)]
     }
 
     fn is_footprint_certain(&self) -> bool {
@@ -164,8 +171,30 @@ fn note(args: &PaymentArgs<'_>, customer: u32, before: &[u8]) -> Vec<u8> {
     data
 }
 
+/// Adds to a sum of money: the amount is a row like the sum.
+struct Sum;
+
+impl Adder for Sum {
+    fn name(&self) -> &str {
+        "tpcc_sum"
+    }
+
+    fn add(&self, row: &Value, amount: &[u8]) -> Result<Value, Abort> {
+        let number = |bytes: &[u8]| {
+            let malformed =
+                |error: DecodeError| Abort::new(SqlState::INTERNAL_ERROR, error.to_string());
+            Number::decode(bytes).map_err(malformed)
+        };
+        let (Number(before), Number(more)) = (number(row)?, number(amount)?);
+        let mut sum = Vec::new();
+        Number(before.wrapping_add(more)).encode(&mut sum);
+        Ok(Value::copy_from(&sum))
+    }
+}
+
 /// Adds to a sum of money.
 fn add(session: &mut Session<'_>, table: TableId, key: &[u8], amount: u64) -> Result<(), Stop> {
-    let Number(before) = session.row(table, key)?;
-    session.put(table, key, &Number(before.wrapping_add(amount)))
+    let mut row = Vec::new();
+    Number(amount).encode(&mut row);
+    session.add(table, key, &Sum, &row)
 }

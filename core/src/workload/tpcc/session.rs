@@ -8,7 +8,9 @@ use super::rows::Row;
 use super::tables::{self, CUSTOMER_BY_NAME, District};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{Abort, Context, Footprint, LockMode, PointLock, RangeLock, Scan, SqlState, Stop};
+use crate::txn::{
+    Abort, Adder, Context, Footprint, LockMode, PointLock, RangeLock, Scan, SqlState, Stop,
+};
 use crate::value::Value;
 
 /// The approximate number of customers of one district with the same last name. Saves allocations.
@@ -63,6 +65,20 @@ impl<'a> Session<'a> {
         self.scratch.clear();
         row.encode(&mut self.scratch);
         self.cx.put(table, Key::from(key), Value::copy_from(&self.scratch))
+    }
+
+    /// Adds to a row, which must exist.
+    pub fn add(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        adder: &dyn Adder,
+        amount: &[u8],
+    ) -> Result<(), Stop> {
+        match self.cx.add(table, Key::from(key), adder, amount)? {
+            true => Ok(()),
+            false => Err(missing(table, key)),
+        }
     }
 
     /// Writes a record.

@@ -107,7 +107,8 @@ impl Ran {
         let guard = |k: &u8| PointRead { table: TABLE, key: key(*k), seen: existence(k) };
         let points = self.guards.iter().map(guard).collect();
         let guards = ReadSet { points, ranges: Vec::new() };
-        checks(self.level, self.reads(past), guards, self.writes.iter().map(write).collect())
+        let writes = self.writes.iter().map(write).collect();
+        checks(self.level, self.reads(past), guards, (writes, Vec::new()))
     }
 
     fn inputs(&self, sequence: usize) -> RankInputs {
@@ -115,6 +116,10 @@ impl Ran {
         let start = SnapshotVersion(self.start);
         RankInputs { txn, attempt: self.attempt, start, offset_us: self.offset_us }
     }
+}
+
+fn before<'a>(store: &'a Store, deletions: &'a Deletions, registry: &'a Registry) -> Before<'a> {
+    Before { store, version: APPLIED, deletions, registry }
 }
 
 /// The transactions that commit, and the rows that they leave.
@@ -128,7 +133,8 @@ fn merged(
     bases: &BTreeMap<TxnId, u64>,
 ) -> Outcome {
     let (store, deletions) = state(past);
-    let before = Before { store: &store, version: APPLIED, deletions: &deletions };
+    let registry = Registry::default();
+    let before = before(&store, &deletions, &registry);
     let candidate = |(inputs, checks)| {
         let inputs: &RankInputs = inputs;
         Candidate {
@@ -307,12 +313,14 @@ fn chain(all: &[(u16, u32, Option<usize>)], is_reader: bool) -> Vec<bool> {
         let written = if is_reader && i + 1 == all.len() { 2 } else { 1 };
         let value = Some(Value::copy_from(&[i as u8]));
         let writes = vec![Write { table: TABLE, key: key(written), value }];
-        let checks = checks(Isolation::ReadCommitted, reads, ReadSet::default(), writes);
+        let changes = (writes, Vec::new());
+        let checks = checks(Isolation::ReadCommitted, reads, ReadSet::default(), changes);
         let (txn, offset_us) = (name(i), *offset_us);
         (RankInputs { txn, attempt: 0, start: EPOCH, offset_us }, checks)
     };
     let txns: Vec<_> = all.iter().enumerate().map(of).collect();
-    let before = Before { store: &store, version: APPLIED, deletions: &deletions };
+    let registry = Registry::default();
+    let before = before(&store, &deletions, &registry);
     let candidate = |(inputs, checks)| {
         let inputs: &RankInputs = inputs;
         let rank = Rank::new(*inputs, EPOCH, 3);
@@ -347,10 +355,12 @@ fn a_chain_commits_up_to_the_first_that_loses() {
 fn a_base_before_the_horizon_loses_if_a_row_is_checked() {
     let (store, mut deletions) = state(&Past::default());
     deletions.note(SnapshotVersion(4), [], SnapshotVersion(3));
-    let before = Before { store: &store, version: APPLIED, deletions: &deletions };
+    let registry = Registry::default();
+    let before = before(&store, &deletions, &registry);
     let write = Write { table: TABLE, key: key(1), value: None };
     let fate = |level, base| {
-        let checks = checks(level, ReadSet::default(), ReadSet::default(), vec![write.clone()]);
+        let changes = (vec![write.clone()], Vec::new());
+        let checks = checks(level, ReadSet::default(), ReadSet::default(), changes);
         let inputs =
             RankInputs { txn: TxnId::new(NodeId(1), 1), attempt: 0, start: EPOCH, offset_us: 0 };
         let rank = Rank::new(inputs, EPOCH, 3);

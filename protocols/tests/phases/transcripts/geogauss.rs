@@ -58,6 +58,26 @@ fn of_two_that_write_a_row_which_they_have_read_one_runs_again() {
     assert_golden!(cluster);
 }
 
+/// Beyond the paper: additions to a row do not conflict. One that reads the row after them runs
+/// again, and one whose sum does not fit at its place has failed.
+#[test]
+fn additions_of_two_nodes_to_a_row_commit_in_one_epoch() {
+    let mut cluster = cluster(GeoGauss::by_hand(), &[0, 1]);
+    cluster.call(0, "put x 900");
+    end(&mut cluster, 0);
+    end(&mut cluster, 1);
+    let too_much = cluster.call(0, "plus x 1; plus x 2");
+    cluster.call(0, "plus x 0");
+    cluster.call(1, "plus x 99");
+    cluster.call(1, "add x 50");
+    end(&mut cluster, 0);
+    end(&mut cluster, 1);
+    end(&mut cluster, 1);
+    let failed = cluster.outcome(0, too_much);
+    assert!(matches!(failed, Some(Outcome::Aborted(_))), "{failed:?}");
+    assert_golden!(cluster);
+}
+
 /// Beyond the paper: a program reads the writes of an undecided transaction of its node, and loses
 /// if that does.
 #[test]

@@ -76,6 +76,8 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::LifeReusesNumbers,
     Bug::CountedAndRunAgain,
     Bug::ChainOutlivesItsHead,
+    Bug::DeltaLastWins,
+    Bug::DeltaNotMet,
     Bug::FreshUnmerged,
     Bug::FreshWithoutAsking,
 ];

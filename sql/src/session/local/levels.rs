@@ -13,6 +13,9 @@
 //!        rows that the statement has read and then written, and guards
 //! ```
 //!
+//! A row to which the transaction only adds counts as written, and must exist. If one of its
+//! statements reads that row, it must be as it was when the transaction first added to it.
+//!
 //! If something in `held` has changed, the transaction cannot commit as it is. It then stays on its
 //! snapshot, so that later statements do not see new rows beside its own writes to old ones. At
 //! COMMIT it is replayed or fails.
@@ -21,13 +24,14 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pangea_core::exec::{checked_reads, first_change};
-use pangea_core::guarantee::Isolation;
-use pangea_core::ids::TableId;
+use pangea_core::exec::{AddedRow, checked_reads, first_change};
+use pangea_core::guarantee::{Isolation, Isolations};
+use pangea_core::ids::{SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{
     Certified, Guards, PointRead, RangeRead, ReadSet, ReadVersion, Scan, Stop, Write,
 };
+use pangea_core::value::Value;
 
 use super::{LocalContext, MergedRows, View, merge};
 use crate::remote_rows::Snapshot;
@@ -63,6 +67,56 @@ impl LocalContext {
     pub(crate) fn transaction(at: impl Into<Snapshot>, level: Isolation) -> Self {
         let is_recording = matches!(level, Isolation::RepeatableRead | Isolation::Serializable);
         Self { level, can_write: true, is_recording, ..Self::snapshot(at) }
+    }
+
+    /// The same context, in which additions to rows are recorded if the protocol merges them.
+    pub(crate) fn merging_adds(self, of: Isolations) -> Self {
+        Self { merges_adds: of.adds_at(self.level), ..self }
+    }
+
+    /// Records a read of a row, unless it is known.
+    pub(super) fn record_point(
+        &mut self,
+        table: TableId,
+        key: Key,
+        seen: ReadVersion,
+    ) -> Result<(), Stop> {
+        let at = (table, key.clone());
+        if self.points.contains(&at) {
+            return Ok(());
+        }
+        // Checked first, because the transaction may continue from a savepoint after a failure.
+        self.record(1)?;
+        self.points.insert(at);
+        self.reads.points.push(PointRead { table, key, seen });
+        Ok(())
+    }
+
+    /// Notes that a statement depends on the result of the transaction's additions to a row. So the
+    /// row must be as it was when the transaction added to it.
+    pub(super) fn read_added(&mut self, table: TableId, key: &Key) -> Result<(), Stop> {
+        let added = self.adds.row(table, key).filter(|_| self.is_recording);
+        let Some(seen) = added.map(AddedRow::seen) else { return Ok(()) };
+        self.record_point(table, key.clone(), ReadVersion::At(seen))
+    }
+
+    /// A row to which an addition can be recorded, with its version: one of the snapshot, after the
+    /// transaction's own additions.
+    pub(super) fn row_to_add_to(
+        &self,
+        table: TableId,
+        key: &Key,
+    ) -> Result<Option<(SnapshotVersion, Value)>, Stop> {
+        if !self.merges_adds || self.is_read_only {
+            return Ok(None);
+        }
+        if let Some(own) = self.own_write(table, key) {
+            let added = self.adds.row(table, key).filter(|row| row.has_room());
+            return Ok(added.and_then(|row| Some((row.seen(), own.clone()?))));
+        }
+        let found = self.find(table, key)?;
+        self.check_kept()?;
+        Ok(found.map(|found| (found.version, found.value)))
     }
 
     /// Makes a context for a transaction that can only read. It needs no record of its reads.
@@ -109,14 +163,15 @@ impl LocalContext {
         if self.writes.is_empty() && !is_search {
             return None;
         }
-        let writes = Arc::unwrap_or_clone(self.writes);
+        let (writes, mut adds) = (Arc::unwrap_or_clone(self.writes), self.adds);
         let is_written = |table, key: &Key| writes.contains_key(&(table, key.clone()));
         let guards = self.held.map(|held| held.reads).unwrap_or_default();
         let reads = checked_reads(self.level, self.reads, guards, is_written);
         let write = |((table, key), value)| Write { table, key, value };
-        let writes = writes.into_iter().map(write).collect();
+        let mut writes = writes.into_iter().map(write).collect();
+        let adds = adds.take(&mut writes);
         let (at, timeline) = (self.pin.version(), self.pin.timeline());
-        Some(Certified { reads, writes, at, timeline })
+        Some(Certified { reads, writes, adds, at, timeline })
     }
 
     /// Returns the state that a query of the transaction reads from now on.

@@ -113,8 +113,12 @@ fn record_of_geogauss(record: &TxnRecord) -> String {
                 true => String::new(),
                 false => format!(", checks {}", checked.join(" ")),
             };
+            let adds = checks.adds.iter();
+            let adds =
+                adds.map(|add| format!(", adds {} to {}", text(&add.amount), text(&add.key)));
+            let adds: String = adds.collect();
             let sets = sets(&checks.reads, &writes);
-            format!("{txn}: ran on epoch {}{attempt}, {sets}{checked}", base.0)
+            format!("{txn}: ran on epoch {}{attempt}, {sets}{checked}{adds}", base.0)
         }
         Work::InOrder { program: it, footprint } => {
             let locks = locks(footprint.as_ref());
