@@ -220,8 +220,8 @@ impl State {
 }
 
 impl State {
-    /// The rows to which the valid transactions of an epoch add, in rank order: as they were logged,
-    /// or computed again if they took too much room.
+    /// The rows to which the valid transactions of an epoch add, in rank order: as they were
+    /// logged, or computed again if they took too much room.
     fn added_again(
         &self,
         cx: &Cx<'_, GeoGauss>,
