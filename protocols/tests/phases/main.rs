@@ -45,6 +45,7 @@ mod nonsense;
 mod old_disks;
 mod passing;
 mod recovery;
+mod relaying;
 mod rejoin;
 mod replication;
 mod script;
