@@ -444,11 +444,9 @@ fn epochs_and_views_are_the_same_in_every_order() {
 /// been removed.
 #[test]
 fn strict_reads_see_what_was_acknowledged_before_them_in_every_order() {
-    let mut all = vec![
-        Bounds { reads: [0, 0, 1], ..CALM },
-        Bounds { reads: [0, 0, 1], submits: [0; 3], ..REMOVAL },
-    ];
+    let mut all = vec![Bounds { reads: [0, 0, 1], ..CALM }];
     if exhaustive::IS_LARGE {
+        all.push(Bounds { reads: [0, 0, 1], submits: [0; 3], ..REMOVAL });
         all.push(Bounds { reads: [0, 0, 1], submits: [0, 1, 0], ..AFTER_SEAL });
     }
     exhaustive::all_is_well::<Replica>(&all);
