@@ -347,6 +347,7 @@ impl<'a> Observed<'a> {
     }
 
     /// The base does not change during a run, so repeated reads of a key need not be recorded.
+    #[inline]
     fn record_point(&mut self, table: TableId, key: HashedKey, seen: ReadVersion) {
         if self.read_positions.find(&self.reads.points, table, &key).is_none() {
             self.read_positions.push(table, &key);
@@ -354,6 +355,7 @@ impl<'a> Observed<'a> {
         }
     }
 
+    #[inline]
     fn write(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
         // The program relies on the existence of a row to which it has added.
         if let Some(row) = self.adds.as_mut().and_then(|adds| adds.remove(table, &key)) {

@@ -8,7 +8,7 @@
 //!
 //! If nodes were killed in the middle of an upgrade, one epoch may have batches of two programs.
 //! No replica could run all of them, so such an epoch has no effect under any program
-//! ([`are_mixed`]), and clients that still wait are served by a later one.
+//! (`are_mixed`), and clients that still wait are served by a later one.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;

@@ -171,6 +171,9 @@ fn note(args: &PaymentArgs<'_>, customer: u32, before: &[u8]) -> Vec<u8> {
     data
 }
 
+/// The maximum number of bytes of a sum.
+const NUMBER_BYTES: usize = 10;
+
 /// Adds to a sum of money: the amount is a row like the sum.
 struct Sum;
 
@@ -186,7 +189,7 @@ impl Adder for Sum {
             Number::decode(bytes).map_err(malformed)
         };
         let (Number(before), Number(more)) = (number(row)?, number(amount)?);
-        let mut sum = Vec::new();
+        let mut sum = Vec::with_capacity(NUMBER_BYTES);
         Number(before.wrapping_add(more)).encode(&mut sum);
         Ok(Value::copy_from(&sum))
     }
@@ -194,7 +197,7 @@ impl Adder for Sum {
 
 /// Adds to a sum of money.
 fn add(session: &mut Session<'_>, table: TableId, key: &[u8], amount: u64) -> Result<(), Stop> {
-    let mut row = Vec::new();
+    let mut row = Vec::with_capacity(NUMBER_BYTES);
     Number(amount).encode(&mut row);
     session.add(table, key, &Sum, &row)
 }
