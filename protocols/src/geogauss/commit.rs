@@ -135,7 +135,7 @@ impl GeoGauss {
             cx.mark("geogauss.epoch_skipped");
             decisions.fill_with(|| Some(Decision::Ran(inputs::skipped(number))));
             Vec::new()
-        } else if are_mixed(batches.iter().map(|batch| &**batch)) {
+        } else if are_mixed(&batches) {
             cx.mark("geogauss.epoch_of_two_programs");
             decisions.fill_with(|| Some(Decision::Lost(of_two_programs())));
             Vec::new()
@@ -147,7 +147,7 @@ impl GeoGauss {
         cx.begin_work();
         let record = state.record_of(epoch, &heads, &decisions, ran);
         let own = state.take_own(&records, decisions);
-        let horizon = horizon_of(number, batches.iter().map(|batch| &**batch));
+        let horizon = horizon_of(number, &batches);
         let merged = Merged { epoch: number, heads, deleted: deleted.rows, horizon };
         state.applied.advance(merged.clone());
         // A replica that was removed adds nothing to the epochs of the others.
@@ -225,7 +225,7 @@ impl State {
     ) -> bool {
         let batches = self.batches_upto(heads);
         let other = batches.iter().find(|batch| !self.rules.allow(batch));
-        let other = other.filter(|_| !are_mixed(batches.iter().map(|batch| &**batch)));
+        let other = other.filter(|_| !are_mixed(&batches));
         other.into_iter().for_each(|batch| self.refuse(cx, epoch, batch.rules));
         other.is_none()
     }

@@ -213,7 +213,7 @@ impl State {
             }
         }
         let rows = mutate!(DeletionsNotReplayed: deleted.rows => Vec::new());
-        let horizon = horizon_of(epoch, batches.iter().map(|batch| &**batch));
+        let horizon = horizon_of(epoch, &batches);
         self.applied.advance(Merged { epoch, heads, deleted: rows, horizon });
         cx.store.publish(epoch);
     }

@@ -10,6 +10,8 @@
 //! No replica could run all of them, so such an epoch has no effect under any program
 //! (`are_mixed`), and clients that still wait are served by a later one.
 
+use std::borrow::Borrow;
+
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::txn::{Abort, CodeDigest, SqlState};
@@ -76,19 +78,19 @@ impl Rules {
 
 /// Whether an epoch has batches that no replica can merge together, because they were created under
 /// different rules. It has no effect then.
-pub(super) fn are_mixed<'a>(batches: impl Iterator<Item = &'a Batch> + Clone) -> bool {
-    let settings = batches.clone().filter_map(|batch| binding(batch).0);
-    let code = batches.filter_map(|batch| binding(batch).1);
+pub(super) fn are_mixed(batches: &[impl Borrow<Batch>]) -> bool {
+    let settings = batches.iter().filter_map(|batch| binding(batch.borrow()).0);
+    let code = batches.iter().filter_map(|batch| binding(batch.borrow()).1);
     !are_equal(settings) || !are_equal(code)
 }
 
 /// The epoch up to which an epoch with these batches forgets deletions: that of the shortest
 /// horizon of their sources. It must not depend on the settings of the replica that merges them.
-pub(super) fn horizon_of<'a>(
+pub(super) fn horizon_of(
     epoch: SnapshotVersion,
-    batches: impl Iterator<Item = &'a Batch>,
+    batches: &[impl Borrow<Batch>],
 ) -> SnapshotVersion {
-    let settings = batches.filter_map(|batch| binding(batch).0);
+    let settings = batches.iter().filter_map(|batch| binding(batch.borrow()).0);
     let epochs = settings.map(|(_, horizon)| horizon).min();
     SnapshotVersion(epochs.map_or(0, |epochs| epoch.0.saturating_sub(epochs)))
 }
@@ -176,10 +178,12 @@ mod tests {
     /// continue.
     #[test]
     fn an_epoch_of_two_programs_is_mixed_if_both_would_have_to_run() {
-        let are_mixed = |batches: &[Batch]| are_mixed(batches.iter());
         assert!(are_mixed(&[batch(1, 60, runs()), batch(2, 60, writes()), batch(2, 60, runs())]));
         assert!(are_mixed(&[batch(1, 60, writes()), batch(1, 61, writes())]));
         assert!(!are_mixed(&[batch(1, 60, runs()), batch(2, 60, writes()), batch(3, 61, None)]));
-        assert!(!are_mixed(&[batch(2, 60, runs()), batch(2, 60, runs())]) && !are_mixed(&[]));
+        assert!(
+            !are_mixed(&[batch(2, 60, runs()), batch(2, 60, runs())])
+                && !are_mixed(&[] as &[Batch])
+        );
     }
 }
