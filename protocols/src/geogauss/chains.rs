@@ -28,9 +28,11 @@ use pangea_core::txn::{PointRead, Program, ReadSet, ReadVersion, Registry};
 
 use super::GeoGauss;
 use super::batch::Work;
+use super::commit::Decision;
 use super::isolation::Checks;
 use super::options::Options;
 use super::state::{Execution, Job, State};
+use crate::streams::Bid;
 
 /// Runs a program at its level, with the writes of undecided transactions above the snapshot.
 pub(super) fn run_at(
@@ -85,6 +87,38 @@ impl Execution {
         of_epoch.fold((attempt, start), |(attempt, start), head| {
             (attempt.min(head.attempt), start.min(head.start))
         })
+    }
+}
+
+impl State {
+    /// Nobody reads the writes of transactions any more that depend on one of `own` that has lost:
+    /// they will lose, too. Otherwise two groups of transactions that are tried again in turn would
+    /// each read the writes of the other one, and lose for ever. `decided` is the last batch of this
+    /// replica whose transactions are decided.
+    pub(super) fn doom_dependents(
+        &mut self,
+        cx: &mut Cx<'_, GeoGauss>,
+        own: &[(TxnId, Decision)],
+        decided: Bid,
+    ) {
+        let lost = own.iter().filter(|(_, decision)| !decision.is_commit()).map(|(txn, _)| *txn);
+        let mut doomed: HashSet<TxnId> = lost.collect();
+        if doomed.is_empty() || self.execution.overlay.is_empty() {
+            return;
+        }
+        let Execution { current, overlay, .. } = &mut self.execution;
+        let sent = self.streams.logs[self.replica.me.index()].slots.range(decided.next()..);
+        let sent = sent.flat_map(|(_, slot)| &slot.batch.records);
+        // Each transaction comes after those that it depends on.
+        for record in sent.chain(current.iter()) {
+            let Work::Merge { checks, .. } = &record.work else { continue };
+            let is_doomed = heads(checks).any(|head| doomed.contains(&head));
+            if is_doomed {
+                cx.mark("geogauss.doomed");
+                doomed.insert(record.inputs.txn);
+                overlay.remove(record.inputs.txn, checks.writes.iter().map(|it| &it.write));
+            }
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    fn is_commit(&self) -> bool {
+    pub(super) fn is_commit(&self) -> bool {
         match self {
             Self::Merged(_) => true,
             Self::Lost(_) | Self::Failed(_) => false,
@@ -147,6 +147,7 @@ impl GeoGauss {
         cx.begin_work();
         let record = state.record_of(epoch, &heads, &decisions, ran);
         let own = state.take_own(&records, decisions);
+        state.doom_dependents(cx, &own, own_head);
         let horizon = horizon_of(number, &batches);
         let merged = Merged { epoch: number, heads, deleted: deleted.rows, horizon };
         state.applied.advance(merged.clone());

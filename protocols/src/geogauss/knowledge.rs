@@ -222,7 +222,9 @@ impl presence::Owner for GeoGauss {
     }
 
     fn evidence(&self, peer: NodeId) -> Bytes {
-        let batches = self.state.streams.logs[peer.index()].received;
+        let log = &self.state.streams.logs[peer.index()];
+        // Numbers without batches may be those of a view that the peer does not know yet.
+        let batches = log.bounds.last_upto(log.received);
         let promise = self.state.membership.driver.agreement().promise_of(peer);
         let mut out = Vec::new();
         out.put_varint(batches.0);

@@ -35,6 +35,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.certified", "an interactive transaction is added to an epoch"),
     mark("geogauss.in_order", "a program is added to an epoch that every replica runs"),
     mark("geogauss.chained", "a program has read the writes of an undecided transaction"),
+    mark("geogauss.doomed", "a transaction depends on one that has lost"),
     mark("geogauss.not_chained", "a program is run again without the writes of undecided ones"),
     mark("geogauss.adds", "a transaction adds to rows that it does not read"),
     mark("geogauss.hot", "a program is run by every replica because others have lost at its rows"),

@@ -201,8 +201,10 @@ impl State {
         }
         for node in self.replica.topology.node_ids() {
             let is_continued = self.membership.view.is_continued(node, &sealed.seal);
-            let is_ended = mutate!(TakenAfterSeal: !is_continued => false);
-            self.streams.logs[node.index()].is_sealed |= is_ended;
+            if mutate!(TakenAfterSeal: !is_continued => false) {
+                let reported = sealed.report.ended[node.index()].last;
+                self.streams.logs[node.index()].seal_at(reported);
+            }
         }
         self.membership.taken = sealed.number;
         self.membership.sealed = Some(sealed);

@@ -226,6 +226,15 @@ impl<B: Batch> SourceLog<B> {
         self.advance_held();
     }
 
+    /// Takes no more batches until the owner knows which of them count, and drops those after a gap.
+    /// If a peer's checkpoint filled that, they would be taken later than those that the owner has
+    /// reported. After a restart the gap may be before one that is `reported`.
+    pub(crate) fn seal_at(&mut self, reported: Bid) {
+        self.is_sealed = true;
+        self.slots.split_off(&self.received.max(reported).next());
+        self.count_ahead();
+    }
+
     /// Ends the log at `last`: later batches of the source do not count. Earlier ones are missing
     /// as long as they are not here.
     pub(crate) fn end_at(&mut self, last: Bid) {
@@ -246,6 +255,9 @@ impl<B: Batch> SourceLog<B> {
     /// Takes the bounds of a replica that knows later ones.
     pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
+        // It may have batches of a life whose end it had not heard of.
+        self.slots.retain(|bid, _| self.bounds.counts(*bid));
+        self.count_ahead();
         match self.bounds.last {
             Some(last) => self.end_at(last),
             None => self.advance_held(),
@@ -350,6 +362,17 @@ mod tests {
         assert_eq!([head(0, 4, 0), head(0, 4, 5), head(0, 4, 6), head(0, 4, 100)], [1, 1, 2, 4]);
         assert_eq!([head(2, 4, 0), head(3, 3, 0), head(3, 2, 0)], [3, 3, 2]);
         assert_eq!(head(0, 6, 100), 6, "batches that are not here count as empty");
+    }
+
+    #[test]
+    fn batches_that_do_not_count_are_dropped_when_the_bounds_are_known() {
+        let mut log = SourceLog::default();
+        [1, 2, 3, 4, 8].into_iter().for_each(|bid| insert(&mut log, bid, 10));
+        let mut bounds = Bounds::ended_at(Bid(2));
+        bounds.continue_after(Bid(5));
+        log.set_bounds(bounds);
+        let kept: Vec<u64> = log.slots.keys().map(|bid| bid.0).collect();
+        assert_eq!((kept, log.received, log.ahead_bytes), (vec![1, 2, 8], Bid(5), 10));
     }
 
     #[test]

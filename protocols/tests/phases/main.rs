@@ -49,6 +49,7 @@ mod rejoin;
 mod relaying;
 mod replication;
 mod script;
+mod sealing;
 mod skipping;
 mod stopping;
 mod stragglers;
