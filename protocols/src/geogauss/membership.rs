@@ -326,10 +326,12 @@ impl GeoGauss {
 
     /// Sends the report on the last seal to the peers, once it is durable.
     pub(super) fn send_report(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { membership, replica, presence, .. } = &mut self.state;
+        let State { membership, replica, presence, target, .. } = &mut self.state;
         let Some(Sealed { number, report, position, seal }) = &membership.sealed else { return };
-        // Without a life it can't say which epochs it has ended.
-        let may_report = !membership.has_no_life || seal.joining.contains(&replica.me);
+        // Without a life it can't say which epochs it has ended, and without its data not which
+        // batches it has acknowledged.
+        let is_joining = target.is_none() && seal.joining.contains(&replica.me);
+        let may_report = !membership.has_no_life || is_joining;
         if !presence.is_ready || !may_report {
             return;
         }

@@ -58,7 +58,10 @@ impl GeoGauss {
             None => !seal.out.is_empty() || !seal.joining.is_empty(),
             // It must not wait for a report that does not come.
             Some(Sealed { seal, .. }) => view.next_members(seal).iter().any(|node| {
-                let is_able = !self.has_no_life(*node) || seal.joining.contains(node);
+                let is_able = match seal.joining.contains(node) {
+                    true => !self.lacks_data(*node),
+                    false => !self.has_no_life(*node),
+                };
                 !is_here[node.index()] || !is_able
             }),
         };
@@ -82,6 +85,17 @@ impl GeoGauss {
         }
         let Progress { view: its_view, life, .. } = progress[node.index()];
         its_view == view.number && life != view.lives[node.index()].joined
+    }
+
+    /// Whether a replica that is about to join has lost its disk since, according to its last
+    /// report.
+    fn lacks_data(&self, node: NodeId) -> bool {
+        let Membership { view, progress, .. } = &self.state.membership;
+        if node == self.state.me() {
+            return self.state.is_rejoining();
+        }
+        let Progress { view: its_view, may_join, .. } = progress[node.index()];
+        its_view == view.number && !may_join
     }
 
     /// Whether too much is retained for a member that is far behind.

@@ -54,3 +54,49 @@ fn batches_after_a_gap_are_not_taken_after_the_report_on_a_seal() {
     assert_eq!(cluster.everywhere("x"), "5");
     assert_eq!(cluster.everywhere("y"), "5");
 }
+
+/// Story: a replica that was about to join, in place of a member that was gone, lost its disk
+/// before its report arrived. It reported without the batches that it had acknowledged. A commit
+/// that was on its disk and on that of the member was lost, although the member came back.
+#[test]
+fn a_replica_without_its_disk_does_not_report_on_a_seal_before_it_has_its_data() {
+    let options = Options { removal_ms: 1_000, ..Options::default() };
+    let mut cluster = ClusterOf::<GeoGauss>::new(3, options);
+    cluster.run_for(1_000);
+    let leader = cluster.leader();
+    let (gone, joins) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.crash(joins);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.members(leader), 2);
+    // The leader lets it not join yet, and gets none of the batches.
+    cluster.on_words(move |from, to, words| match words {
+        words if words.starts_with("Progress") && from == joins => Fate::Lose,
+        words if words.starts_with("Batch") && to == leader => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.start(joins);
+    cluster.run_for(500);
+    let ticket = cluster.call(gone, "add x 1");
+    cluster.run_for(500);
+    assert!(cluster.outcome(gone, ticket).is_some(), "it is on two disks");
+    cluster.crash(gone);
+    cluster.on_words(move |_, to, words| match words {
+        words if words.starts_with("Report") => Fate::Lose,
+        words if words.starts_with("Batch") && to == leader => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.run_for(2_000);
+    assert!(cluster.mark(joins, "geogauss.sealed") > 1);
+    cluster.crash(joins);
+    cluster.replace(joins);
+    cluster.on_words(move |_, _, words| match words {
+        words if words.starts_with("Batch") => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.start(gone);
+    cluster.run_for(3_000);
+    cluster.heal();
+    cluster.run_for(5_000);
+    assert_eq!(cluster.members(leader), 3);
+    assert_eq!(cluster.everywhere("x"), "1");
+}
