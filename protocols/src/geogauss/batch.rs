@@ -194,6 +194,14 @@ fn decode_base(from: &mut Reader<'_>, of: SnapshotVersion) -> Result<Base, Decod
     Ok(Base { epoch: SnapshotVersion(epoch), lineage: from.u64(WHAT)? })
 }
 
+/// The part of a batch by which a replica decides whether it may arrive.
+pub(super) struct Place {
+    pub source: NodeId,
+    pub bid: Bid,
+    pub epoch: SnapshotVersion,
+    pub view: ViewNumber,
+}
+
 impl Batch {
     /// Encodes the batch.
     pub fn encode(&self) -> Bytes {
@@ -214,21 +222,27 @@ impl Batch {
         out.into()
     }
 
+    /// Decodes the place of a batch, and whether it is the last of its epoch and names a base.
+    pub(super) fn decode_place(from: &mut Reader<'_>) -> Result<(Place, u8), DecodeError> {
+        let source = NodeId(from.u16("batch source")?);
+        let bid = Bid(from.u64("batch id")?);
+        let epoch = SnapshotVersion(from.u64("batch epoch")?);
+        let flags = from.u8("batch end")?;
+        let view = ViewNumber(streams::number(from, "batch view")?);
+        Ok((Place { source, bid, epoch, view }, flags))
+    }
+
     /// Decodes a batch that [`Batch::encode`] wrote. Arguments remain slices of `bytes`.
     ///
     /// # Errors
     /// Returns an error if the bytes are malformed.
     pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        let source = NodeId(from.u16("batch source")?);
-        let bid = Bid(from.u64("batch id")?);
-        let epoch = SnapshotVersion(from.u64("batch epoch")?);
-        let flags = from.u8("batch end")?;
+        let (Place { source, bid, epoch, view }, flags) = Self::decode_place(from)?;
         if flags > 3 {
             return Err(DecodeError::new("batch end"));
         }
         let (is_last, has_base) = (flags & 1 == 1, flags & 2 == 2);
-        let view = ViewNumber(streams::number(from, "batch view")?);
         let base = has_base.then(|| decode_base(from, epoch)).transpose()?;
         let rules = Rules::decode(from)?;
         let first_sequence = from.u64("batch sequence")?;

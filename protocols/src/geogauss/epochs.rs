@@ -20,11 +20,14 @@
 //!
 //! The paper answers a client before any other region has the transaction on disk.
 
+use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
+use super::batch::{Batch, Place};
+use super::membership::Membership;
 use super::messages::{HeardEnd, Message};
 use super::options::Execution;
 use super::state::{End, State};
@@ -65,6 +68,31 @@ impl State {
             });
         let evidence = by_message.max(by_batch.unwrap_or_default());
         evidence.max(self.applied.epoch).max(waits_for_nobody)
+    }
+
+    /// Whether an encoded batch is in an epoch that its source had ended before, or that is before
+    /// the life of its source. The others may have merged it.
+    pub(super) fn is_after_end(&self, bytes: &[u8]) -> bool {
+        let Ok((place, _)) = Batch::decode_place(&mut Reader::new(bytes)) else { return false };
+        let Place { source, bid, epoch, view } = place;
+        let Membership { view: present, .. } = &self.membership;
+        // The next view may have another life of the source.
+        let Some(life) = present.lives.get(source.index()).filter(|_| view <= present.number)
+        else {
+            return false;
+        };
+        let end = self.epochs.ends[source.index()];
+        let has_ended = end.view >= life.joined && bid > end.last && epoch <= end.through;
+        has_ended || life.ended.is_none() && bid > life.head && epoch < life.first
+    }
+
+    /// Whether a batch of a source is here that does not fit to the end of its epochs.
+    fn contradicts(&self, source: NodeId, end: End) -> bool {
+        let Membership { view: present, .. } = &self.membership;
+        let later = self.streams.logs[source.index()].slots.range(end.last.next()..);
+        let mut later = later.map(|(_, slot)| &slot.batch).filter(|it| it.view <= present.number);
+        end.view >= present.lives[source.index()].joined
+            && later.any(|batch| batch.epoch <= end.through)
     }
 
     /// The last epoch that all replicas have ended.
@@ -265,10 +293,13 @@ impl GeoGauss {
     /// §4.1.3: a replica adds nothing more to some epochs.
     pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, told: HeardEnd) {
         let HeardEnd { source, through, reached, last, view } = told;
+        let told = End { through, reached: reached.min(through), last, view: ViewNumber(view) };
+        if self.state.contradicts(source, told) {
+            return cx.mark("geogauss.end_before_batch");
+        }
         let log = &mut self.state.streams.logs[source.index()];
         log.known = log.known.max(log.bounds.last.map_or(last, |end| last.min(end)));
         let end = &mut self.state.epochs.ends[source.index()];
-        let told = End { through, reached: reached.min(through), last, view: ViewNumber(view) };
         if (told.view, told.through) > (end.view, end.through) {
             *end = told;
         } else {

@@ -55,6 +55,10 @@ const OWN: &[Mark] = &[
     mark("geogauss.end_relayed", "a peer tells what a replica has ended that was not heard itself"),
     mark("geogauss.malformed_eof", "the end of an epoch is refused: it makes no sense")
         .never(NONSENSE),
+    mark("geogauss.batch_after_end", "a batch is refused: its source had ended its epoch")
+        .never(NONSENSE),
+    mark("geogauss.end_before_batch", "an end is refused: a later batch is in one of its epochs")
+        .never(NONSENSE),
     mark("geogauss.end_waits_for_view", "an epoch ends later, because a view is about to begin")
         .rare("a view must take longer than epochs are reserved ahead"),
     // §5.2, membership.

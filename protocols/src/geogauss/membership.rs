@@ -45,7 +45,7 @@ pub(super) struct Membership {
     /// When the last message of each replica arrived.
     pub heard_at: Vec<Timestamp>,
     /// When the clock of agreement ticked last.
-    ticked_at: Timestamp,
+    pub ticked_at: Timestamp,
     /// The progress of each replica.
     pub progress: Vec<Progress>,
     /// The last batch that this replica has ever created.
@@ -285,11 +285,6 @@ impl GeoGauss {
         cx.set_timer(Timer::Tick, TICK);
     }
 
-    /// Notes that a peer is there.
-    pub(super) fn note_heard(&mut self, cx: &Cx<'_, Self>, from: NodeId) {
-        self.state.membership.heard_at[from.index()] = cx.now.at;
-    }
-
     /// Passes a peer's message to agreement.
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
         if !self.state.presence.is_ready {
@@ -310,17 +305,6 @@ impl GeoGauss {
         if self.state.presence.is_ready {
             self.state.membership.driver.agreement_mut().on_tick(true);
             self.lead(cx);
-        }
-    }
-
-    /// While this replica was busy or stopped it heard nobody: that was not the fault of the
-    /// others.
-    fn excuse_own_delay(&mut self, cx: &Cx<'_, Self>) {
-        let membership = &mut self.state.membership;
-        let late = cx.now.at.since(membership.ticked_at + TICK);
-        membership.ticked_at = cx.now.at;
-        if late > TICK {
-            membership.heard_at.iter_mut().for_each(|at| *at = (*at + late).min(cx.now.at));
         }
     }
 

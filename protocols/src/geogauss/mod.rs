@@ -314,6 +314,11 @@ impl GeoGauss {
         if let streams::Message::Ack { heads } = &message {
             self.note_own_found(heads[self.state.me().index()]);
         }
+        if let streams::Message::Batch { bytes } = &message
+            && self.state.is_after_end(bytes)
+        {
+            return cx.mark("geogauss.batch_after_end");
+        }
         let State { streams, replica, .. } = &mut self.state;
         match streams.on_message(cx, replica, from, message) {
             Some(streams::Event::Gone { source, first }) => {

@@ -12,13 +12,14 @@
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
-use pangea_core::time::Span;
+use pangea_core::time::{Span, Timestamp};
 
 use super::GeoGauss;
 use super::membership::{Membership, Sealed};
 use super::progress::Progress;
 use super::state::State;
 use super::views::{Change, Seal};
+use crate::agreement::TICK;
 
 /// A replica is removed after at least this many round trips without a message.
 const SILENT_ROUND_TRIPS: u64 = 4;
@@ -27,7 +28,37 @@ const SILENT_ROUND_TRIPS: u64 = 4;
 /// that it may be late.
 const LAG_PENALTY: u64 = 8;
 
+/// The longest time for which the others are excused after a delay of this replica.
+const GRACE_MAX: Span = Span::from_ms(5_000);
+
+impl Membership {
+    /// Nobody counts as silent for the time in which this replica was late itself, and for a while
+    /// after it.
+    fn excuse(&mut self, now: Timestamp, late: Span) {
+        let excused = |at: &mut Timestamp| *at = (*at + late).min(now) + grace_after(late);
+        self.heard_at.iter_mut().for_each(excused);
+    }
+}
+
 impl GeoGauss {
+    /// Notes that a peer is there.
+    pub(super) fn note_heard(&mut self, cx: &Cx<'_, Self>, from: NodeId) {
+        let heard_at = &mut self.state.membership.heard_at[from.index()];
+        *heard_at = (*heard_at).max(cx.now.at);
+    }
+
+    /// While this replica was busy or stopped it heard nobody: that was not the fault of the
+    /// others. They may have run the same program, and may still be busy.
+    pub(super) fn excuse_own_delay(&mut self, cx: &Cx<'_, Self>) {
+        let State { membership, waits, .. } = &mut self.state;
+        let late = cx.now.at.since(membership.ticked_at + TICK);
+        membership.ticked_at = cx.now.at;
+        if late > TICK {
+            membership.excuse(cx.now.at, late);
+            waits.excuse(Span::from_us(late.us + grace_after(late).us));
+        }
+    }
+
     /// A seal that ends the lives of silent members and of those that lost their disks, or lets
     /// replicas join that are back.
     pub(super) fn next_seal(&self, cx: &Cx<'_, Self>) -> Option<Change> {
@@ -135,5 +166,29 @@ impl GeoGauss {
         }
         let Progress { view: its_view, may_join, .. } = progress[node.index()];
         its_view == view.number && may_join && !self.is_straggler(node)
+    }
+}
+
+/// The time for which the others are excused after this replica was late by so much.
+fn grace_after(late: Span) -> Span {
+    Span::from_us(late.us / 2).min(GRACE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All replicas run a large program at the same place in the order, and one of them is done
+    /// first.
+    #[test]
+    fn a_replica_that_was_busy_gives_the_others_time_to_end_as_well() {
+        let at = Timestamp::from_us;
+        let mut membership = Membership::new(2);
+        membership.heard_at = vec![at(900_000), at(100_000)];
+        membership.excuse(at(3_000_000), Span::from_ms(2_000));
+        assert_eq!(membership.heard_at, [at(3_900_000), at(3_100_000)]);
+        membership.excuse(at(3_700_000_000), Span::from_ms(3_600_000));
+        assert_eq!(membership.heard_at[0], at(3_603_900_000) + GRACE_MAX);
+        assert_eq!(grace_after(Span::from_ms(3_600_000)), GRACE_MAX, "a suspended machine");
     }
 }

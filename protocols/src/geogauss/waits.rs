@@ -25,6 +25,11 @@ pub(super) struct Waits {
 }
 
 impl Waits {
+    /// The next epoch has waited for so much less, because this replica was busy.
+    pub(super) fn excuse(&mut self, late: Span) {
+        self.since = self.since.map(|(epoch, since)| (epoch, since + late));
+    }
+
     /// The member for which too many requests wait already, so that new ones are refused.
     pub(super) fn refuses(&self) -> Option<&WaitsFor> {
         self.late.iter().find(|late| late.epochs >= BEHIND_MAX)

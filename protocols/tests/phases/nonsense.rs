@@ -13,7 +13,7 @@ use pangea_protocols::minerva::{Message, Options};
 use pangea_protocols::transfer::ChunkNumber;
 use proptest::prelude::*;
 
-use super::support::{Cluster, Fate, by_hand};
+use super::support::{Cluster, ClusterOf, Fate, by_hand};
 
 /// Above every valid number.
 fn too_large() -> impl Strategy<Value = u64> {
@@ -277,4 +277,33 @@ fn a_batch_far_ahead_is_not_kept() {
     assert!(held(&mut cluster, 1 + (1 << 16)));
     assert!(!held(&mut cluster, 2 + (1 << 16)));
     assert_eq!(cluster.mark(0, "streams.batch_far_ahead"), 1);
+}
+
+/// The others may have merged the epoch without it.
+#[test]
+fn a_batch_after_the_end_of_its_epoch_is_refused_by_every_replica() {
+    use pangea_protocols::geogauss::batch::Batch;
+    use pangea_protocols::geogauss::{GeoGauss, Message, Options};
+    use pangea_protocols::streams;
+
+    let mut cluster = ClusterOf::<GeoGauss>::new(3, Options::default());
+    cluster.call(1, "add x 1");
+    cluster.run_for(1_000);
+    assert_eq!(cluster.everywhere("x"), "1");
+    let of_node_1 = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
+        Message::Streams(streams::Message::Batch { bytes }) if from.0 == 1 => Some(bytes.clone()),
+        _ => None,
+    });
+    let last = Batch::decode(&of_node_1.expect("it has sent a batch")).unwrap();
+    let epoch = SnapshotVersion(last.epoch.0 + 1);
+    let late = Batch { bid: last.bid.next(), epoch, first_sequence: 9, ..last };
+    let late = Message::Streams(streams::Message::Batch { bytes: late.encode() });
+    for id in [0, 2] {
+        let from = NodeId(1);
+        cluster.step(id, Input::Message { from, message: late.clone() });
+        assert_eq!(cluster.mark(id, "geogauss.batch_after_end"), 1);
+    }
+    cluster.call(1, "add x 1");
+    cluster.run_for(1_000);
+    assert_eq!(cluster.everywhere("x"), "2");
 }
