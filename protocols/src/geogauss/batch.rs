@@ -232,6 +232,11 @@ impl Batch {
         Ok((Place { source, bid, epoch, view }, flags))
     }
 
+    /// Whether an encoded batch is of this source.
+    pub(super) fn is_of(source: NodeId, bytes: &[u8]) -> bool {
+        Self::decode_place(&mut Reader::new(bytes)).is_ok_and(|(place, _)| place.source == source)
+    }
+
     /// Decodes a batch that [`Batch::encode`] wrote. Arguments remain slices of `bytes`.
     ///
     /// # Errors

@@ -178,18 +178,18 @@ impl State {
     /// Whether this replica had transactions lately. It then ends its next epoch when that is over,
     /// even without transactions.
     fn was_busy(&self) -> bool {
-        let most = self.silence_max();
         let is_alone = self.replica.topology.node_count() == 1;
-        !is_alone && most > 0 && self.epochs.busy.0 + most >= self.epochs.open.0 - 1
+        let idle_from = self.epochs.busy.0 + self.options.idle_epochs();
+        !is_alone && self.silence_max() > 0 && idle_from >= self.epochs.open.0 - 1
     }
 
     /// The number of epochs that this replica ends ahead of one that it has reached: none, unless
-    /// it has been idle for as many.
+    /// it is idle.
     fn silence_after(&self, reached: SnapshotVersion) -> u64 {
         let most = self.silence_max();
         let is_idle = !self.epochs.has_txns
             && self.execution.queue.is_empty()
-            && self.epochs.busy.0 + most < reached.0
+            && self.epochs.busy.0 + self.options.idle_epochs() < reached.0
             && self.membership.may_end(SnapshotVersion(reached.0 + most));
         if is_idle { most } else { 0 }
     }
@@ -292,7 +292,7 @@ impl GeoGauss {
 
     /// §4.1.3: a replica adds nothing more to some epochs.
     pub(super) fn on_eof(&mut self, cx: &mut Cx<'_, Self>, told: HeardEnd) {
-        let HeardEnd { source, through, reached, last, view } = told;
+        let HeardEnd { source, through, reached, last, view, .. } = told;
         let told = End { through, reached: reached.min(through), last, view: ViewNumber(view) };
         if self.state.contradicts(source, told) {
             return cx.mark("geogauss.end_before_batch");
@@ -305,44 +305,6 @@ impl GeoGauss {
         } else {
             cx.mark("geogauss.eof_again");
         }
-    }
-
-    /// Tells the peers what the others have ended since the last time: they may not hear each
-    /// other.
-    pub(super) fn send_ends(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { replica, epochs, .. } = &mut self.state;
-        // Of two nodes none has a third one to tell about.
-        if replica.topology.node_count() < 3 || epochs.told == epochs.ends {
-            return;
-        }
-        epochs.told.clone_from(&epochs.ends);
-        let heard = replica.peers().map(|source| (source, epochs.ends[source.index()]));
-        let ends: Vec<HeardEnd> = heard
-            .map(|(source, End { through, reached, last, view })| HeardEnd {
-                source,
-                through,
-                reached,
-                last,
-                view: view.0,
-            })
-            .collect();
-        let message = || Message::Ends { ends: ends.clone() };
-        replica.peers().for_each(|peer| replica.send(cx, peer, message()));
-    }
-
-    /// A peer tells what others have ended.
-    pub(super) fn on_ends(&mut self, cx: &mut Cx<'_, Self>, ends: Vec<HeardEnd>) {
-        let State { replica, epochs, .. } = &self.state;
-        let is_news = |told: &HeardEnd| {
-            let known = epochs.ends[told.source.index()];
-            let is_later = (told.view, told.through) > (known.view.0, known.through);
-            told.source != replica.me && is_later
-        };
-        let news: Vec<HeardEnd> = ends.into_iter().filter(is_news).collect();
-        if !news.is_empty() {
-            cx.mark("geogauss.end_relayed");
-        }
-        news.into_iter().for_each(|told| self.on_eof(cx, told));
     }
 
     /// Follows peers that are in a later epoch, or have ended this one (§4.1, "coordinator-free").

@@ -156,6 +156,7 @@ fn messages() -> Vec<Vec<u8>> {
                 reached: SnapshotVersion(7),
                 last: Bid(9),
                 view: 2,
+                is_heard: true,
             }],
         },
         Message::Digests {

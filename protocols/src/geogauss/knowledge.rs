@@ -272,7 +272,7 @@ impl presence::Owner for GeoGauss {
             self.retry_transfer(cx);
         }
         self.send_eof(cx, peer);
-        self.state.epochs.told.fill(End::default());
+        self.state.epochs.hearing.forget(peer);
         if self.state.stops.is_stopping() {
             self.send_progress(cx);
         }

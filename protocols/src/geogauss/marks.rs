@@ -53,6 +53,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.eof_sent", "the end of an epoch is sent without a batch"),
     mark("geogauss.eof_again", "an end of an epoch arrives that is known"),
     mark("geogauss.end_relayed", "a peer tells what a replica has ended that was not heard itself"),
+    mark("geogauss.relays", "a peer does not hear a replica, whose batches are handed on to it"),
     mark("geogauss.malformed_eof", "the end of an epoch is refused: it makes no sense")
         .never(NONSENSE),
     mark("geogauss.batch_after_end", "a batch is refused: its source had ended its epoch")

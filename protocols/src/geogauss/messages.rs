@@ -137,8 +137,9 @@ messages! {
             /// The last batch of the cache.
             head: Bid,
         } control "message_other", malformed "geogauss.cache_of_another";
-        /// The ends of epochs that the sender has heard from others. Sent to every peer with its
-        /// progress, for replicas that cannot hear each other.
+        /// The ends of epochs that the sender has heard from others, for replicas that cannot hear
+        /// each other. All are sent to every peer with its progress. A single one is sent at once to
+        /// a peer that has told the sender that it does not hear the source.
         77 => Ends {
             /// The last end of each of them.
             ends: Vec<HeardEnd> as Vec<HeardEnd>,
@@ -160,16 +161,19 @@ pub struct HeardEnd {
     pub last: Bid,
     /// The view of the source.
     pub view: u64,
+    /// Whether the sender hears the source itself.
+    pub is_heard: bool,
 }
 
 impl Codec for HeardEnd {
     type Value = Self;
 
     fn encode(value: &Self, out: &mut Vec<u8>) {
-        let Self { source, through, reached, last, view } = *value;
+        let Self { source, through, reached, last, view, is_heard } = *value;
         [source.0.into(), through.0, reached.0, last.0, view]
             .into_iter()
             .for_each(|it| out.put_varint(it));
+        out.put_u8(is_heard.into());
     }
 
     fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Self, DecodeError> {
@@ -181,6 +185,11 @@ impl Codec for HeardEnd {
             reached: SnapshotVersion(reached),
             last: Bid(from.varint(what)?),
             view: from.varint(what)?,
+            is_heard: match from.u8(what)? {
+                0 => false,
+                1 => true,
+                _ => return Err(DecodeError::new(what)),
+            },
         })
     }
 

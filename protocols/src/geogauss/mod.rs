@@ -63,6 +63,7 @@ mod progress;
 pub mod rank;
 mod reads;
 mod recovery;
+mod relays;
 mod removal;
 pub mod rules;
 mod state;
@@ -280,9 +281,11 @@ impl GeoGauss {
             Message::Eof { through, reached, last, view } => {
                 let own = &mut self.state.epochs.own_ends[from.index()];
                 *own = through.max(*own);
-                self.on_eof(cx, HeardEnd { source: from, through, reached, last, view });
+                let is_heard = true;
+                self.on_eof(cx, HeardEnd { source: from, through, reached, last, view, is_heard });
+                self.relay_end(cx, from);
             }
-            Message::Ends { ends } => self.on_ends(cx, ends),
+            Message::Ends { ends } => self.on_ends(cx, from, ends),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Report { seal, report } => self.on_report(cx, from, seal, &report),
             Message::Progress { applied, durable, view, decision, life, may_join, heads } => {
@@ -319,8 +322,11 @@ impl GeoGauss {
         {
             return cx.mark("geogauss.batch_after_end");
         }
+        let is_of_sender =
+            matches!(&message, streams::Message::Batch { bytes } if Batch::is_of(from, bytes));
         let State { streams, replica, .. } = &mut self.state;
         match streams.on_message(cx, replica, from, message) {
+            None if is_of_sender => self.relay_batch(cx, from),
             Some(streams::Event::Gone { source, first }) => {
                 self.retry_transfer(cx);
                 let State { streams, replica, .. } = &mut self.state;

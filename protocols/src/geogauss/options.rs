@@ -64,10 +64,14 @@ pub struct Options {
     /// milliseconds.
     #[serde(deserialize_with = "within::<100, 600_000, _, _>")]
     pub lag_ms: u64,
-    /// A replica that was idle for this number of epochs ends as many of them ahead. Then nobody
-    /// waits for it. 0 turns it off.
+    /// The number of epochs that an idle replica ends ahead, so that nobody waits for it. 0 turns
+    /// that off.
     #[serde(deserialize_with = "within::<0, 1_000, _, _>")]
     pub silence_epochs: u64,
+    /// A replica without transactions for this long is idle, in milliseconds. Until then it ends
+    /// each epoch when its time is over, so that its next transaction waits for nobody.
+    #[serde(deserialize_with = "within::<0, 3_600_000, _, _>")]
+    pub idle_ms: u64,
     /// The number of programs that a step runs. In between, the node handles inputs that have
     /// arrived, and ends its epoch.
     #[serde(deserialize_with = "slice_txns")]
@@ -162,6 +166,7 @@ impl Default for Options {
             removal_ms: 500,
             lag_ms: 2_000,
             silence_epochs: 20,
+            idle_ms: 10_000,
             slice_txns: NonZeroUsize::new(64).expect("it is not zero"),
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
@@ -192,6 +197,10 @@ impl Options {
 
     /// Whether the protocol can have these settings.
     pub(super) fn check(&self) -> Result<(), String> {
+        if self.isolation == Isolation::Serializable && !self.serializable {
+            let why = "isolation = \"serializable\" needs serializable = true";
+            return Err(why.to_owned());
+        }
         if self.validation == Validation::Merge {
             return Ok(());
         }
@@ -232,6 +241,11 @@ impl Options {
         Span::from_ms(self.removal_ms)
     }
 
+    /// The number of epochs without transactions after which a replica is idle.
+    pub(super) fn idle_epochs(&self) -> u64 {
+        self.idle_ms.div_ceil(self.epoch_ms)
+    }
+
     /// The number of epochs within the horizon.
     pub(super) fn horizon_epochs(&self) -> u64 {
         self.horizon_ms.div_ceil(self.epoch_ms)
@@ -261,6 +275,16 @@ impl Options {
     }
 
     pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
+        let drawn = Self::drawn_at_first(rng);
+        // Of long runs, so that most replicas are idle at times.
+        let idle_ms = match rng.clone().u8(..4) {
+            0 => 10_000,
+            _ => drawn.silence_epochs * drawn.epoch_ms,
+        };
+        Self { idle_ms, ..drawn }
+    }
+
+    fn drawn_at_first(rng: &mut fastrand::Rng) -> Self {
         // Kept seeds draw the other settings as they did before these existed.
         let mut later = rng.clone();
         Self {
@@ -284,6 +308,7 @@ impl Options {
             removal_ms: [500, 2_000][rng.usize(..2)],
             lag_ms: [500, 2_000][later.usize(..2)],
             silence_epochs: [0, 3, 20][later.usize(..3)],
+            idle_ms: 0,
             slice_txns: NonZeroUsize::new(rng.usize(1..20)).expect("it is not zero"),
             checkpoint_bytes: [10_000, 30_000, 300_000][rng.usize(..3)],
             // Sixteen chunks are sent in a round trip, and TPC-C's tables must be transferred
@@ -302,6 +327,7 @@ impl Options {
         Self {
             checkpoint_bytes: 30_000,
             chunk_bytes: 500,
+            idle_ms: 200,
             slice_txns: NonZeroUsize::new(4).expect("it is not zero"),
             ..Self::default()
         }

@@ -2,7 +2,7 @@
 //!
 //! | a member is removed if | the leader knows that from |
 //! |---|---|
-//! | no message of it has arrived for `removal_ms` | messages of any kind |
+//! | neither the leader nor another member has heard from it for `removal_ms` | messages of any kind |
 //! | it is alive, and an epoch has waited for it for `lag_ms` | ends of epochs |
 //! | others would retain more than `behind_bytes` of batches for it | progress reports |
 //! | it lost its disk | progress reports |
@@ -101,11 +101,21 @@ impl GeoGauss {
     }
 
     /// Whether a message of a replica has arrived lately.
-    fn is_here(&self, cx: &Cx<'_, Self>, node: NodeId) -> bool {
+    pub(super) fn hears(&self, cx: &Cx<'_, Self>, node: NodeId) -> bool {
         let State { replica, options, membership, .. } = &self.state;
         let removal = Span::from_us(SILENT_ROUND_TRIPS * replica.topology.round_trip_max().us)
             .max(options.removal());
         node == replica.me || cx.now.at.since(membership.heard_at[node.index()]) < removal
+    }
+
+    /// Whether a replica is there: this one hears it, or hears a member that does. While a seal
+    /// waits for reports, only those count that can report to this one.
+    fn is_here(&self, cx: &Cx<'_, Self>, node: NodeId) -> bool {
+        let State { membership, epochs, replica, .. } = &self.state;
+        let others = replica.peers().filter(|peer| *peer != node && membership.view.has(*peer));
+        let mut hearers = others.filter(|peer| epochs.hearing.is_heard_by(*peer, node));
+        let may_be_relayed = membership.sealed.is_none() && membership.view.has(node);
+        self.hears(cx, node) || may_be_relayed && hearers.any(|peer| self.hears(cx, peer))
     }
 
     /// Whether a member lost its disk, according to its last report.

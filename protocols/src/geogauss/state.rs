@@ -22,6 +22,7 @@ use super::lineage::Lineages;
 use super::membership::Membership;
 use super::options::Options;
 use super::reads::Fresh;
+use super::relays::Hearing;
 use super::rules::Rules;
 use super::stop::Stops;
 use super::views::ViewNumber;
@@ -88,8 +89,8 @@ pub(super) struct Epochs {
     /// The last epoch that each replica has told this one itself that it ended, since it lost its
     /// disk.
     pub own_ends: Vec<SnapshotVersion>,
-    /// The ends that the peers were told last.
-    pub told: Vec<End>,
+    /// What the replicas hear of each other.
+    pub hearing: Hearing,
     /// The last epoch that this replica may end, as far as that is durable.
     pub reserved: SnapshotVersion,
     /// Later reservations, with their log positions.
@@ -241,7 +242,7 @@ impl State {
                 opened_at: Timestamp::default(),
                 ends: vec![End::default(); n],
                 own_ends: vec![SnapshotVersion::ZERO; n],
-                told: vec![End::default(); n],
+                hearing: Hearing::new(n),
                 reserved: SnapshotVersion::ZERO,
                 reserving: VecDeque::new(),
             },

@@ -153,6 +153,52 @@ impl<H: Host> Streams<H> {
         }
     }
 
+    /// Sends a peer the batches of another source that it may not have.
+    pub(crate) fn relay_all(
+        &self,
+        cx: &mut Cx<'_, H>,
+        replica: &Replica,
+        source: NodeId,
+        to: NodeId,
+    ) {
+        let after = self.durable[to.index()][source.index()];
+        let mut bytes_sent = 0;
+        for (bid, slot) in self.logs[source.index()].slots.range(after.next()..) {
+            // It fetches the others.
+            if bytes_sent > FETCH_BYTES_MAX {
+                break;
+            }
+            bytes_sent += slot.bytes.len();
+            self.relay(cx, replica, (source, *bid), to);
+        }
+    }
+
+    /// Sends a peer the last batch of another source.
+    pub(crate) fn relay_last(
+        &self,
+        cx: &mut Cx<'_, H>,
+        replica: &Replica,
+        source: NodeId,
+        to: NodeId,
+    ) {
+        let last = self.logs[source.index()].received;
+        self.relay(cx, replica, (source, last), to);
+    }
+
+    fn relay(
+        &self,
+        cx: &mut Cx<'_, H>,
+        replica: &Replica,
+        (source, bid): (NodeId, Bid),
+        to: NodeId,
+    ) {
+        let log = &self.logs[source.index()];
+        // Only the source may send batches after a gap: they may be from before it lost its disk.
+        let Some(slot) = log.slots.get(&bid).filter(|_| bid <= log.received) else { return };
+        let batch = Message::Batch { bytes: slot.bytes.clone() };
+        replica.send_after(cx, slot.position, to, batch);
+    }
+
     /// Handles a peer's report that it no longer has missing batches.
     pub(super) fn on_gone(&mut self, from: NodeId, source: NodeId, first: Bid) {
         let gone = self.gone.entry(source).or_default().entry(from).or_default();

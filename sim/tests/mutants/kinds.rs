@@ -189,6 +189,43 @@ pub fn left_idle(seed: u64) -> Vec<Rule> {
     rules
 }
 
+/// The others do not hear a node, which hears them. It crashes, perhaps more than once, before it
+/// knows that it was removed. For nodes that answer before others have their batches.
+pub fn mute(seed: u64) -> Vec<Rule> {
+    let mut dice = SimRng::fork(seed, "mute", 0);
+    let (away, first, second) = three(&mut dice);
+    let cut = Fault::Cut { from: vec![away], to: vec![first, second], one_way: true };
+    let mut rules = vec![Rule { at_ms: 500, lasts_ms: 1_500, fault: cut }];
+    for at_ms in [550, 1_200] {
+        let node = Target::Node(away);
+        let fault = Fault::Crash { node, after_effects: dice.between(0, 10) };
+        let at_ms = at_ms + dice.between(0, 600);
+        rules.push(Rule { at_ms, lasts_ms: dice.between(20, 300), fault });
+    }
+    rules
+}
+
+/// The batches of a node reach one of four others, whose own batches reach all. Then both are gone,
+/// and the other three go on without them.
+pub fn told_to_one(seed: u64) -> Vec<Rule> {
+    let mut dice = SimRng::fork(seed, "told-to-one", 0);
+    let nodes: Vec<u16> = (0..5).map(|node| (node + seed as u16) % 5).collect();
+    let (source, reader, others) = (nodes[0], nodes[1], &nodes[2..]);
+    let mut rules = Vec::new();
+    for at_ms in [500, 4_000] {
+        let held = |to: &u16| Fault::HeldLane { from: source, to: *to, lane: LaneName::Bulk };
+        let held = others.iter().map(|to| Rule { at_ms, lasts_ms: 2_000, fault: held(to) });
+        rules.extend(held);
+        let at_ms = at_ms + dice.between(30, 300);
+        let crash = Fault::Crash { node: Target::Node(source), after_effects: 0 };
+        rules.push(Rule { at_ms, lasts_ms: 2_500, fault: crash });
+        let at_ms = at_ms + dice.between(0, 60);
+        let cut = Fault::Cut { from: vec![reader], to: others.to_vec(), one_way: false };
+        rules.push(Rule { at_ms, lasts_ms: 2_000, fault: cut });
+    }
+    rules
+}
+
 /// Draws an order of three nodes.
 fn three(dice: &mut SimRng) -> (u16, u16, u16) {
     let first = dice.index(3) as u16;

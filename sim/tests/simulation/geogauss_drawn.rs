@@ -31,13 +31,18 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
         duration: Span::from_ms(6_000),
         ..settings(seed, workload)
     };
-    let options = if dice.bool() { Options::default() } else { GeoGauss::drawn_options(dice) };
+    let options = if dice.bool() { default() } else { GeoGauss::drawn_options(dice) };
     (settings, options)
+}
+
+/// The defaults for runs of seconds, in which replicas are idle sooner.
+pub fn default() -> Options {
+    Options { idle_ms: 200, ..Options::default() }
 }
 
 /// Options of runs in which caches acknowledge.
 pub fn cached() -> Options {
-    Options { ack: Ack::Cached, ..Options::default() }
+    Options { ack: Ack::Cached, ..default() }
 }
 
 /// Runs with a cache for each of three nodes. What one node sends is lost until it is removed, but

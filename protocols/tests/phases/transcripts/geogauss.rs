@@ -105,7 +105,9 @@ fn a_chain_loses_with_its_head() {
 /// has a transaction again, the others follow it.
 #[test]
 fn nobody_waits_for_an_idle_replica() {
-    let options = Options { silence_epochs: 4, ..GeoGauss::by_hand() };
+    let by_hand = GeoGauss::by_hand();
+    let idle_ms = 4 * by_hand.epoch_ms;
+    let options = Options { silence_epochs: 4, idle_ms, ..by_hand };
     let mut cluster = cluster(options, &[0, 2]);
     for _ in 0..6 {
         cluster.call(0, "put x 1");
@@ -133,7 +135,7 @@ fn a_silent_replica_is_removed_by_a_seal_and_a_view_and_joins_again() {
     end(&mut cluster, 0);
     cluster.call(2, "put y 1");
     end(&mut cluster, 2);
-    cluster.run_for(600);
+    cluster.run_for(800);
     cluster.heal();
     cluster.reconnect(0, 2);
     cluster.reconnect(1, 2);

@@ -89,7 +89,3 @@ pub const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
 /// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases
 /// find them: `protocols/tests/phases/digests.rs`.
 pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
-
-/// Bugs that no run of the present code has caught yet. These two were caught by seeds 145 and 346
-/// before the simulator drew other numbers. They need runs with many weak acknowledgements.
-pub const ELUSIVE: &[Bug] = &[Bug::LoggedEarly, Bug::LostReadCounts];

@@ -28,7 +28,7 @@ fn all() -> Vec<Named> {
                 let mode = if seed == 0 { Checkpoints::Versions } else { Checkpoints::Zigzag };
                 let run = move || {
                     let (settings, options) = profile.settings(seed);
-                    under.run(&settings, &options, mode)
+                    under.run(profile, (&settings, &options), mode)
                 };
                 runs.push((format!("{under:?}/{profile:?}/{seed}"), Box::new(run)));
             }
@@ -37,7 +37,7 @@ fn all() -> Vec<Named> {
     for (seed, profile) in (0..SEEDS).flat_map(|seed| Profile::OF_GEOGAUSS.map(|it| (seed, it))) {
         let run = move || {
             let (settings, options) = profile.settings(seed);
-            Under::GeoGauss.run(&settings, &options, Checkpoints::Versions)
+            Under::GeoGauss.run(profile, (&settings, &options), Checkpoints::Versions)
         };
         runs.push((format!("GeoGauss/{profile:?}/{seed}"), Box::new(run)));
     }

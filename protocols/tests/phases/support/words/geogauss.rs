@@ -68,7 +68,10 @@ impl Transcribed for GeoGauss {
             Message::CacheRequest { .. } => "CacheRequest".to_owned(),
             Message::CacheHead { head, .. } => format!("CacheHead {}", head.0),
             Message::Ends { ends } => {
-                let ends = ends.iter().map(|it| format!("{} through {}", it.source, it.through.0));
+                let ends = ends.iter().map(|it| {
+                    let unheard = if it.is_heard { "" } else { ", not heard" };
+                    format!("{} through {}{unheard}", it.source, it.through.0)
+                });
                 format!("Ends, {}", ends.collect::<Vec<_>>().join(", "))
             }
         }
