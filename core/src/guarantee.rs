@@ -65,6 +65,7 @@ pub enum Isolation {
     /// the transaction commits. New rows may have appeared.
     RepeatableRead,
     /// All reads are of one snapshot, and no row that was written has changed since.
+    #[serde(rename = "snapshot-isolation", alias = "snapshot")]
     Snapshot,
     /// The result is as if the transaction ran alone.
     #[default]

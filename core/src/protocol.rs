@@ -114,6 +114,13 @@ pub trait Protocol: Sized + Send + 'static {
         false
     }
 
+    /// What an operator should know of these settings when a node starts: what they may lose, and
+    /// which of them have no effect on this node.
+    fn warnings(options: &Self::Options, topology: &Topology, me: NodeId) -> Vec<String> {
+        let _ = (options, topology, me);
+        Vec::new()
+    }
+
     /// Returns random settings for runs that search for bugs. Every switch is drawn both ways, and
     /// limits are so low that small runs reach them.
     fn drawn_options(rng: &mut fastrand::Rng) -> Self::Options {

@@ -23,7 +23,9 @@ use pangea_node::config::Tuning;
 
 use crate::cluster::{Cluster, DataLocation, Plan};
 use crate::failure::Failure;
-use crate::protocol::{Setting, options_table, partitioned_names};
+use crate::protocol::{
+    MayLoseCommits, OfferedLevels, Setting, options_table, partitioned_names, with_protocol,
+};
 use crate::regions;
 use crate::say;
 use crate::signals::{Interrupts, Signals};
@@ -201,11 +203,26 @@ async fn begin(
         say(&format!("{:<14} keeps the last batches of its region's node", cache.name()))?;
     }
     say("")?;
+    promises(cluster)?;
     let traffic = match arguments.load {
         Some(kind) => Some(Traffic::start(kind, cluster, &clients).await?),
         None => None,
     };
     Ok((clients, traffic))
+}
+
+/// Says which isolation level transactions have, and whether commits can be lost.
+fn promises(cluster: &Cluster) -> Result<(), Failure> {
+    let (protocol, options) = (&cluster.plan.protocol[..], &cluster.plan.options);
+    let offered = with_protocol(protocol, OfferedLevels(options))??;
+    if offered.offered().count() > 1 {
+        let level = offered.default_level();
+        say(&format!("Transactions are {level}, unless they ask for another level.\n"))?;
+    }
+    if with_protocol(protocol, MayLoseCommits(options))?? {
+        say("With these settings, the last commits of a region can be lost with it.\n")?;
+    }
+    Ok(())
 }
 
 /// Executes commands from the terminal, or from a script on stdin, until told to quit.

@@ -73,7 +73,7 @@ mod tests;
 pub mod views;
 mod waits;
 
-use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting};
+use pangea_core::guarantee::{Guarantee, Isolations, TortureSetting, Variant};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, ListedEpoch, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
@@ -118,6 +118,7 @@ impl Protocol for GeoGauss {
     const CACHES: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
+    const VARIANTS: &'static [Variant] = options::VARIANTS;
 
     type Message = Message;
     type Timer = Timer;
@@ -133,6 +134,10 @@ impl Protocol for GeoGauss {
 
     fn may_lose_commits(options: &Options) -> bool {
         options.ack != Ack::Replicated
+    }
+
+    fn warnings(options: &Options, topology: &Topology, me: NodeId) -> Vec<String> {
+        options.warnings(topology.caches_of(me).count())
     }
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting};
+use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting, Variant};
 use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,22 @@ pub struct Options {
 /// Checkpoints every few seconds.
 pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
     &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
+
+/// Settings that a user may want to change; the others are for comparisons with the paper.
+pub(super) const VARIANTS: &[Variant] = &[
+    Variant {
+        key: "isolation",
+        value: "serializable",
+        what: "rows that a transaction has read are checked as well",
+    },
+    Variant {
+        key: "isolation",
+        value: "snapshot-isolation",
+        what: "all statements of a transaction read one snapshot",
+    },
+    Variant { key: "epoch_ms", value: "5", what: "epochs end twice as often" },
+    Variant { key: "epoch_ms", value: "50", what: "epochs end a fifth as often" },
+];
 
 /// The fate of a program that loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +231,28 @@ impl Options {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What an operator of a node with this number of caches should know.
+    pub(super) fn warnings(&self, caches: usize) -> Vec<String> {
+        let why = match self.ack {
+            Ack::Replicated => return Vec::new(),
+            Ack::Merged => {
+                "geogauss.ack = \"merged\": clients of this node are told of a commit as soon as it \
+                 is on this node's disk. If the node is lost, or cut off and removed, its last \
+                 commits can be lost"
+            }
+            Ack::Cached if caches == 0 => {
+                "geogauss.ack = \"cached\" has no effect on this node, because it has no cache \
+                 (nodes.cache_of): it works as with \"replicated\""
+            }
+            Ack::Cached => {
+                "geogauss.ack = \"cached\": clients of this node are told of a commit as soon as it \
+                 is on the disks of this node and of one of its caches. If both are lost, its last \
+                 commits can be lost"
+            }
+        };
+        vec![why.to_owned()]
     }
 
     pub(super) fn epoch(&self) -> Span {

@@ -5,14 +5,14 @@ use pangea_protocols::geogauss::{Ack, GeoGauss, Options};
 use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::{FaultKind, Report, Settings};
 
-use crate::geogauss_drawn::{cached, drawn, mute, settings};
+use crate::geogauss_drawn::{cached, default, drawn, mute, settings};
 use crate::runs::clean;
 
 /// Runs a workload with rules, or with drawn faults.
 fn run_with(seed: u64, workload: &str, rules: Option<Vec<Rule>>) -> Report {
     let faults = if rules.is_some() { Vec::new() } else { FaultKind::ALL.to_vec() };
     let settings = Settings { faults, rules, ..settings(seed, workload) };
-    clean::<GeoGauss>(&settings, &Options { ack: Ack::Merged, ..Options::default() })
+    clean::<GeoGauss>(&settings, &Options { ack: Ack::Merged, ..default() })
 }
 
 #[test]

@@ -6,7 +6,7 @@ use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::check;
 use pangea_sim::{FaultKind, Levels, Report, Settings, run};
 
-use crate::geogauss_drawn::{drawn, settings};
+use crate::geogauss_drawn::{default, drawn, settings};
 use crate::runs::clean;
 
 /// Each level, and all of them in one run.
@@ -28,7 +28,7 @@ fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
             for seed in 1_000..1_006 {
                 let faults = FaultKind::ALL.to_vec();
                 let settings = Settings { isolation, faults, ..settings(seed, workload) };
-                let report = clean::<GeoGauss>(&settings, &Options::default());
+                let report = clean::<GeoGauss>(&settings, &default());
                 marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
             }
         }
@@ -40,7 +40,7 @@ fn geogauss_keeps_its_levels_and_loses_nothing_under_faults() {
 fn geogauss_is_serializable_where_all_transactions_are() {
     for workload in ["list-append", "bank", "ranges", "register", "write-skew", "index", "tpcc"] {
         for seed in 1_000..1_006 {
-            clean::<GeoGauss>(&settings(seed, workload), &Options::default());
+            clean::<GeoGauss>(&settings(seed, workload), &default());
         }
     }
 }
@@ -64,7 +64,7 @@ fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
         for workload in WORKLOADS {
             for seed in 1_000..1_003 {
                 let settings = Settings { isolation, ..settings(seed, workload) };
-                clean::<GeoGauss>(&settings, &Options::default());
+                clean::<GeoGauss>(&settings, &default());
             }
         }
     }
@@ -74,7 +74,7 @@ fn geogauss_keeps_each_level_and_loses_no_update_at_any() {
 fn the_papers_merge_and_retries_without_an_order_keep_the_levels_too() {
     let merge = MergeRule::Claims;
     for conflicts in [Conflicts::Retry, Conflicts::Abort] {
-        let options = Options { merge, conflicts, ..Options::default() };
+        let options = Options { merge, conflicts, ..default() };
         for isolation in all_levels() {
             for workload in ["list-append", "bank"] {
                 let settings = Settings { isolation, ..settings(1_000, workload) };
@@ -107,7 +107,7 @@ fn the_papers_validation_loses_updates_at_each_of_its_levels() {
 
 #[test]
 fn a_program_that_waits_for_the_epochs_before_its_own_keeps_its_level() {
-    let options = Options { execution: Execution::Synchronous, ..Options::default() };
+    let options = Options { execution: Execution::Synchronous, ..default() };
     for isolation in all_levels() {
         for workload in ["list-append", "bank"] {
             let settings = Settings { isolation, ..settings(1_000, workload) };
@@ -124,7 +124,7 @@ fn transactions_of_a_node_that_write_the_same_rows_are_chained() {
         for workload in ["bank", "list-append", "register", "tpcc"] {
             for seed in 1_000..1_003 {
                 let settings = Settings { isolation, ..settings(seed, workload) };
-                let report = clean::<GeoGauss>(&settings, &Options::default());
+                let report = clean::<GeoGauss>(&settings, &default());
                 marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
             }
         }
@@ -150,17 +150,16 @@ fn additions_of_all_regions_to_one_row_commit_in_one_epoch() {
         }
         marks
     };
-    let claims = Options { merge: MergeRule::Claims, ..Options::default() };
+    let claims = Options { merge: MergeRule::Claims, ..default() };
     for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
-        for options in [Options::default(), claims.clone()] {
+        for options in [default(), claims.clone()] {
             let marks = run(level, &options);
             assert!(marks.iter().all(|(_, hits)| *hits > 0), "{level}: {marks:?}");
         }
     }
     // The first committer wins at the snapshot level, also of additions.
-    let without = Options { deltas: false, ..Options::default() };
-    for (level, options) in
-        [(Isolation::Snapshot, Options::default()), (Isolation::ReadCommitted, without)]
+    let without = Options { deltas: false, ..default() };
+    for (level, options) in [(Isolation::Snapshot, default()), (Isolation::ReadCommitted, without)]
     {
         assert_eq!(run(level, &options).map(|(_, hits)| hits), [0, 0], "{level}");
     }
@@ -172,8 +171,7 @@ fn write_skew_is_possible_at_the_snapshot_level() {
     let skewed = |seed| {
         let isolation = Isolation::Snapshot;
         let settings = Settings { isolation: isolation.into(), ..settings(seed, "write-skew") };
-        let Report { violation, recorded, .. } =
-            run::<GeoGauss>(&settings, &Options::default()).unwrap();
+        let Report { violation, recorded, .. } = run::<GeoGauss>(&settings, &default()).unwrap();
         assert_eq!(violation, None);
         let recorded = recorded.expect("registers have histories");
         let verdict = check(&recorded, Model::Serializable, "write-skew");
@@ -186,7 +184,7 @@ fn write_skew_is_possible_at_the_snapshot_level() {
 fn a_replica_that_is_alone_waits_for_nobody() {
     for workload in ["list-append", "bank"] {
         let settings = Settings { nodes: 1, ..settings(1_000, workload) };
-        clean::<GeoGauss>(&settings, &Options::default());
+        clean::<GeoGauss>(&settings, &default());
     }
 }
 
