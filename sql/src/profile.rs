@@ -28,7 +28,7 @@ const STEPS: usize = 6;
 /// How a statement was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitPath {
-    /// As a program, which every node runs at its place in the order.
+    /// As a program: its effects are decided at its place in the order.
     Program,
     /// As a certified transaction: its local reads and writes, which every node certifies.
     Certified,

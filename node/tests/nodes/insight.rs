@@ -82,7 +82,7 @@ fn explain_analyze_says_where_the_time_of_a_commit_went() {
         let plan = rows(client, "explain analyze insert into t values (1, 1), (2, 2)").await;
         assert!(plan[0].starts_with("Insert on t  (rows=0) (actual time="), "{plan:#?}");
         assert!(plan[1].contains("Values Scan on \"*VALUES*\"  (rows=2)"), "{plan:#?}");
-        let way = "Commit: as a program, which every node runs at its place in the order";
+        let way = "Commit: as a program, at its place in the order";
         assert!(plan.contains(&way.to_owned()), "{plan:#?}");
         let names = ["Queue Time", "Order Time", "Durability Time", "Answer Time"];
         let parts: f64 = names.iter().map(|name| ms(&plan, name)).sum();

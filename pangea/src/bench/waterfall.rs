@@ -32,7 +32,7 @@ const PARTS: [(&str, &str); 10] = [
     (LatencyStage::Batch.name(), "waits for its batch to close"),
     (LatencyStage::Log.name(), "batch to the log, fsync"),
     (LatencyStage::Replicate.name(), "batch on enough replicas"),
-    (LatencyStage::Agree.name(), "agreement on its position"),
+    (LatencyStage::Agree.name(), "its place in the order is decided"),
     (LatencyStage::Turn.name(), "waits for preceding epochs"),
     (LatencyStage::Validate.name(), "validation, valid writes"),
     (LatencyStage::Order.name(), "run in order, end of epoch"),

@@ -112,7 +112,7 @@ pub(super) fn committed(
     let Commit { way, bytes, reads, writes, snapshot, txn, version, .. } = commit;
     let title = match way {
         CommitPath::Program => {
-            "Commit: as a program, which every node runs at its place in the order"
+            "Commit: as a program, at its place in the order"
         }
         CommitPath::Certified => "Commit: certified by its reads and writes on this node",
     };
