@@ -355,12 +355,17 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
 
 fn expect(row: &Row, next: Option<usize>, rows: &[Row]) -> String {
     let loss = match (&row.loss, row.pause_ms()) {
-        (Some(loss), Some(ms)) => format!(
-            "When {} is lost, the other regions commit nothing for at most {:.1} s, and no \
-             acknowledged transaction is lost",
-            loss.region,
-            ms / 1e3
-        ),
+        (Some(loss), Some(ms)) => {
+            let measured = row.check.as_ref().and_then(|check| check.measured_pause_ms);
+            let measured = measured.map(|ms| format!(" ({:.1} s when measured)", ms / 1e3));
+            format!(
+                "When {} is lost, the other regions commit nothing for {:.1} s{}, and no \
+                 acknowledged transaction is lost",
+                loss.region,
+                ms / 1e3,
+                measured.unwrap_or_default()
+            )
+        }
         _ => "The effect of the loss of a region was not examined".to_owned(),
     };
     let Some(check) = &row.check else {

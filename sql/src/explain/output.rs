@@ -111,9 +111,7 @@ pub(super) fn committed(
     };
     let Commit { way, bytes, reads, writes, snapshot, txn, version, .. } = commit;
     let title = match way {
-        CommitPath::Program => {
-            "Commit: as a program, at its place in the order"
-        }
+        CommitPath::Program => "Commit: as a program, at its place in the order",
         CommitPath::Certified => "Commit: certified by its reads and writes on this node",
     };
     let count = |count: usize| Detail::Count(count as u64);
