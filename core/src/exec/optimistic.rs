@@ -556,7 +556,7 @@ fn layers<'a>(
         Direction::Reverse => Box::new(range.rev()),
     };
     let mut local = local.peekable();
-    let mut own = writes.within(scan.table, &scan.range, direction).into_iter().peekable();
+    let mut own = writes.within(scan.table, &scan.range, direction).peekable();
     let layer_of = |write: &'a Write| Layer { key: &write.key, local: None, own: Some(write) };
     std::iter::from_fn(move || {
         let Some((key, ..)) = local.peek() else { return own.next().map(layer_of) };

@@ -409,7 +409,7 @@ impl Context for ReconnaissanceContext<'_> {
         let (range, shards) = self.known_part(scan);
         let within = Scan { range, ..scan.clone() };
         let own = self.writes.within(scan.table, &within.range, scan.direction);
-        let above = self.remote_rows.under(own, &within);
+        let above = self.remote_rows.under(own.collect(), &within);
         let (mut stopped_at, mut bytes) = (None, 0);
         merge::scan(self.store, self.at, &within, above, |key, version, above| {
             let value = match above {

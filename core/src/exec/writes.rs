@@ -1,6 +1,7 @@
 //! The buffered writes of a program, and an index of the keys that it has read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
 
 use crate::hash::HashTable;
 use crate::ids::TableId;
@@ -155,30 +156,28 @@ impl OwnWrites {
         &self.rows
     }
 
-    /// The writes within a range, in the order of a scan.
-    pub fn within(
-        &mut self,
-        table: TableId,
-        range: &KeyRange,
-        direction: Direction,
-    ) -> Vec<&Write> {
-        let mut found = if self.rows.len() < SORTED_MIN {
+    /// The writes within a range, in the order of a scan. Of many writes only those are looked at
+    /// that are taken.
+    pub fn within(&mut self, table: TableId, range: &KeyRange, direction: Direction) -> Within<'_> {
+        if self.rows.len() < SORTED_MIN || range.is_empty() {
             let is_within = |write: &&Write| write.table == table && range.contains(&write.key);
             let mut found: Vec<&Write> = self.rows.iter().filter(is_within).collect();
-            found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            found
-        } else {
-            self.sort();
-            let first = (table, Key::from(&range.start[..]));
-            let rows = self.sorted.range(first..);
-            rows.take_while(|((of, key), _)| *of == table && range.contains(key))
-                .map(|(_, &at)| &self.rows[at as usize])
-                .collect()
-        };
-        if direction == Direction::Reverse {
-            found.reverse();
+            match direction {
+                Direction::Forward => found.sort_unstable_by(|a, b| a.key.cmp(&b.key)),
+                Direction::Reverse => found.sort_unstable_by(|a, b| b.key.cmp(&a.key)),
+            }
+            return Within::Few(found.into_iter());
         }
-        found
+        self.sort();
+        let first = Bound::Included((table, Key::from(&range.start[..])));
+        let end = match &range.end {
+            Some(end) => Bound::Excluded((table, Key::from(&end[..]))),
+            None => match table.0.checked_add(1) {
+                Some(next) => Bound::Excluded((TableId(next), Key::from(&b""[..]))),
+                None => Bound::Unbounded,
+            },
+        };
+        Within::Sorted { rows: &self.rows, places: self.sorted.range((first, end)), direction }
     }
 
     fn sort(&mut self) {
@@ -204,6 +203,34 @@ impl OwnWrites {
         self.positions.clear();
         self.sorted.clear();
         self.rows.clear();
+    }
+}
+
+/// Writes in the order of a scan.
+#[derive(Debug)]
+pub(super) enum Within<'a> {
+    Few(std::vec::IntoIter<&'a Write>),
+    Sorted {
+        rows: &'a [Write],
+        places: btree_map::Range<'a, (TableId, Key), u32>,
+        direction: Direction,
+    },
+}
+
+impl<'a> Iterator for Within<'a> {
+    type Item = &'a Write;
+
+    fn next(&mut self) -> Option<&'a Write> {
+        match self {
+            Self::Few(found) => found.next(),
+            Self::Sorted { rows, places, direction } => {
+                let place = match direction {
+                    Direction::Forward => places.next(),
+                    Direction::Reverse => places.next_back(),
+                };
+                place.map(|(_, at)| &rows[*at as usize])
+            }
+        }
     }
 }
 
@@ -242,11 +269,16 @@ mod tests {
                     prop_assert_eq!(&found, &model.get(&(table, key)).cloned());
                 }
                 let range = KeyRange { start: vec![5], end: Some(vec![12]) };
-                let found = writes.within(table, &range, Direction::Forward);
+                let found = |writes: &mut OwnWrites, direction| {
+                    let found = writes.within(table, &range, direction);
+                    found.map(|write| write.key.clone()).collect::<Vec<_>>()
+                };
                 let (start, end) = (Key::from(&[5][..]), Key::from(&[12][..]));
                 let expected = model.range((table, start)..(table, end));
-                let keys = expected.map(|((_, key), _)| key).collect::<Vec<_>>();
-                prop_assert_eq!(found.iter().map(|write| &write.key).collect::<Vec<_>>(), keys);
+                let mut keys = expected.map(|((_, key), _)| key.clone()).collect::<Vec<_>>();
+                prop_assert_eq!(&found(&mut writes, Direction::Forward), &keys);
+                keys.reverse();
+                prop_assert_eq!(&found(&mut writes, Direction::Reverse), &keys);
             }
             prop_assert_eq!(writes.take().len(), model.len());
             prop_assert!(writes.find(TableId(0), &HashedKey::from(&[0][..])).is_none());

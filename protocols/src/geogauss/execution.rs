@@ -107,15 +107,29 @@ impl GeoGauss {
             Validation::Merge => level,
             Validation::Origin => self.state.options.isolation,
         };
-        self.state.execution.queue.push_back(Job { ticket, program, level, attempt: 0, since });
+        self.state.execution.queue.push_back(Job {
+            ticket,
+            program,
+            level,
+            attempt: 0,
+            is_slow: false,
+            since,
+        });
     }
 
     /// Runs the next transactions of the queue.
     pub(super) fn run_queue(&mut self, cx: &mut Cx<'_, Self>) {
         // A replica that was removed goes on when it has joined again, and one that may not end
         // this epoch in the next view.
-        if !self.state.is_member() || !self.state.may_add(cx) {
+        let State { execution, .. } = &self.state;
+        if execution.queue.is_empty() || !self.state.is_member() || !self.state.may_add(cx) {
             return;
+        }
+        if !self.state.has_caught_up(cx) {
+            return;
+        }
+        if self.state.is_refusing() {
+            return self.refuse_queue(cx);
         }
         let may_run = self.runnable(cx);
         let queue = &mut self.state.execution.queue;
@@ -131,6 +145,7 @@ impl GeoGauss {
         // After a lost disk, batches that only a cache had come back later than the numbers.
         let next = self.state.streams.own(&self.state.replica).next_sequence;
         self.state.streams.next_sequence = self.state.streams.next_sequence.max(next);
+        self.state.execution.last_run_from = self.state.streams.next_sequence;
         let start = self.state.present_epoch(cx);
         let (in_order, optimistic): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| self.goes_in_order(cx, job));
@@ -159,6 +174,16 @@ impl GeoGauss {
         in_order.into_iter().for_each(|job| self.append_in_order(cx, job, start, None));
     }
 
+    /// Refuses the requests that arrived before this replica knew that it can't go on.
+    fn refuse_queue(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(refusal) = self.state.refusal() else { return };
+        for job in std::mem::take(&mut self.state.execution.queue) {
+            cx.mark("geogauss.refused_client");
+            self.state.counters.txns_aborted += 1;
+            cx.reply(job.ticket, Outcome::Aborted(refusal.clone()));
+        }
+    }
+
     /// The number of programs of the queue that may be run: all, unless they wait for the epochs
     /// before their own.
     fn runnable(&mut self, cx: &mut Cx<'_, Self>) -> usize {
@@ -181,7 +206,7 @@ impl GeoGauss {
     fn goes_in_order(&self, cx: &mut Cx<'_, Self>, job: &Job) -> bool {
         let Program::Call { procedure, args } = &job.program else { return false };
         let State { options, registry, execution, .. } = &self.state;
-        if is_bulk(registry, *procedure, args) {
+        if job.is_slow || is_bulk(registry, *procedure, args) {
             return true;
         }
         if options.conflicts != Conflicts::InOrder {
@@ -290,7 +315,11 @@ impl GeoGauss {
         let Program::Call { procedure, args } = &job.program else {
             panic!("an interactive transaction can't be run");
         };
-        let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
+        let registry = &self.state.registry;
+        let is_declared = is_footprint_declared(registry, *procedure, args);
+        // Without a footprint it runs alone. To find that of a large program would take as long as
+        // the program itself, and make this replica late once more.
+        let is_large = job.is_slow || is_bulk(registry, *procedure, args);
         let probe = |cx: &mut Cx<'_, Self>| {
             cx.begin_work();
             let (registry, at) = (&self.state.registry, self.state.applied.epoch);
@@ -298,7 +327,8 @@ impl GeoGauss {
             cx.end_work(CpuStage::Probe, 1);
             found
         };
-        let found = (!is_declared).then(|| found.unwrap_or_else(|| probe(cx)));
+        let is_probed = found.is_none() && !is_declared && !is_large;
+        let found = if is_probed { Some(probe(cx)) } else { found.filter(|_| !is_declared) };
         let footprint = found.and_then(size::if_small);
         let weight = size::program_bytes(&job.program, footprint.as_ref());
         let work = Work::InOrder { program: job.program.clone(), footprint };
@@ -376,6 +406,16 @@ impl GeoGauss {
         let bytes = batch.encode();
         cx.end_work(CpuStage::Encode, bytes.len());
         streams.broadcast(cx, replica, batch, bytes);
+    }
+
+    /// This replica was late. Perhaps it was the programs of the last step that ran some: if they
+    /// are run again, then in order.
+    pub(super) fn suspect_last_run(&mut self, cx: &mut Cx<'_, Self>) {
+        let execution = &mut self.state.execution;
+        let from = execution.last_run_from;
+        let last = execution.in_flight.iter_mut().filter(|it| it.txn.sequence() >= from);
+        last.for_each(|it| it.job.is_slow = true);
+        cx.mark("geogauss.late_itself");
     }
 
     /// Runs a program again that has lost, if it can be run and its client wants that.

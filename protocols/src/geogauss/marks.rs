@@ -71,6 +71,7 @@ const OWN: &[Mark] = &[
     mark("geogauss.was_removed", "a replica learns that it was removed"),
     mark("geogauss.joined", "a replica that was removed joins again"),
     mark("geogauss.refused_while_removed", "a client of a replica that was removed is refused"),
+    mark("geogauss.late_itself", "a replica was busy for so long that it is late"),
     mark("geogauss.malformed_report", "a report makes no sense").never(NONSENSE),
     mark("geogauss.malformed_request", "a question about membership makes no sense")
         .never(NONSENSE),
@@ -81,6 +82,7 @@ const OWN: &[Mark] = &[
     ),
     // Restart.
     mark("geogauss.reserved", "epochs are reserved"),
+    mark("geogauss.caught_up", "a started replica has the batches that its peers knew"),
     mark("geogauss.epoch_replayed", "a merged epoch is applied from the log"),
     mark("geogauss.half_epoch_ended", "a restart ends an epoch that had not ended"),
     mark("geogauss.rejoined", "a replaced replica has its data again"),

@@ -27,6 +27,7 @@ use pangea_core::txn::Write;
 
 use super::adds::AddedRows;
 use super::batch::{TxnRecord, Work};
+use super::caught_up::CaughtUp;
 use super::clock::EpochClock;
 use super::commit::{Deleted, apply_merged, args_of, in_order};
 use super::knowledge::Configured;
@@ -278,6 +279,7 @@ impl GeoGauss {
             }
         }
         state.confirm_applied();
+        state.refuse_foreign(cx);
         Digests::begin(cx, &state.replica);
         state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];
@@ -288,6 +290,10 @@ impl GeoGauss {
         state.epochs.clock = EpochClock::new(length, open, cx.now.at);
         state.replica.begin_run(cx.rng.u64(..));
         state.streams.update_available(cx, &state.replica);
+        if !found.was_ready && !durable.is_replaced {
+            // There was nobody before it.
+            state.execution.caught_up = CaughtUp::Done;
+        }
         self.begin_greetings(cx, found.was_ready, durable.is_replaced);
         if !self.state.presence.is_asking() {
             self.end_half_epoch(cx);

@@ -28,6 +28,10 @@ const SILENT_ROUND_TRIPS: u64 = 4;
 /// that it may be late.
 const LAG_PENALTY: u64 = 8;
 
+/// A program that keeps this replica busy for so long is run again by all replicas, at one place in
+/// the order, if it has to be run again. Long before that would be harmful, it would be removed.
+const LATE_SELF: Span = Span::from_ms(150);
+
 /// The longest time for which the others are excused after a delay of this replica.
 const GRACE_MAX: Span = Span::from_ms(5_000);
 
@@ -49,13 +53,16 @@ impl GeoGauss {
 
     /// While this replica was busy or stopped it heard nobody: that was not the fault of the
     /// others. They may have run the same program, and may still be busy.
-    pub(super) fn excuse_own_delay(&mut self, cx: &Cx<'_, Self>) {
+    pub(super) fn excuse_own_delay(&mut self, cx: &mut Cx<'_, Self>) {
         let State { membership, waits, .. } = &mut self.state;
         let late = cx.now.at.since(membership.ticked_at + TICK);
         membership.ticked_at = cx.now.at;
         if late > TICK {
             membership.excuse(cx.now.at, late);
             waits.excuse(Span::from_us(late.us + grace_after(late).us));
+        }
+        if late > LATE_SELF {
+            self.suspect_last_run(cx);
         }
     }
 

@@ -14,6 +14,7 @@ use pangea_core::txn::{Program, Registry};
 use super::GeoGauss;
 use super::batch::TxnRecord;
 use super::caches::Caches;
+use super::caught_up::CaughtUp;
 use super::clock::EpochClock;
 use super::deletions::Deletions;
 use super::early::Early;
@@ -126,6 +127,10 @@ pub(super) struct Execution {
     pub queue: VecDeque<Job>,
     /// Transactions that were added to an epoch and are not decided, in the order of their numbers.
     pub in_flight: VecDeque<InFlight>,
+    /// The number of the first transaction of the last step that ran programs.
+    pub last_run_from: u64,
+    /// Whether batches may be created since the last start.
+    pub caught_up: CaughtUp,
     /// The current batch.
     pub current: Vec<TxnRecord>,
     /// Its approximate size in bytes.
@@ -144,6 +149,8 @@ pub(super) struct Job {
     pub level: Isolation,
     /// How often it has lost.
     pub attempt: u8,
+    /// Whether its run may have made this replica late.
+    pub is_slow: bool,
     /// The epoch in which it arrived, or in which it has lost.
     pub since: SnapshotVersion,
 }

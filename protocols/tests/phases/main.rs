@@ -41,6 +41,7 @@ mod execution;
 mod failing;
 mod foreign;
 mod growth;
+mod lateness;
 mod nonsense;
 mod old_disks;
 mod passing;

@@ -397,7 +397,7 @@ impl Context for Locked<'_> {
             None => Vec::new(),
             Some(remote_rows) => {
                 let own = self.elsewhere.within(scan.table, &within.range, scan.direction);
-                remote_rows.under(own, within)
+                remote_rows.under(own.collect(), within)
             }
         };
         let (store, at) = (self.runner.store, self.runner.version);

@@ -48,7 +48,7 @@ pub struct Node<P: Transcribed> {
     pub cost: Option<StepCost>,
     /// Whether its disk was lost and it has not rejoined yet.
     pub is_replaced: bool,
-    pub(super) timers: BTreeMap<P::Timer, Timestamp>,
+    pub timers: BTreeMap<P::Timer, Timestamp>,
     pub(super) replies: BTreeMap<Ticket, Outcome>,
     pub(super) fresh: BTreeMap<Ticket, SnapshotVersion>,
     pub(super) rng: fastrand::Rng,

@@ -169,7 +169,7 @@ fn a_restart_ends_a_half_epoch_and_goes_on_after_the_reserved_ones() {
     cluster.batch(0);
     cluster.crash(0);
     cluster.start(0);
-    cluster.settle();
+    cluster.run_for(150);
     cluster.call(0, "put x 2");
     end(&mut cluster, 0);
     assert_golden!(cluster);

@@ -1,0 +1,71 @@
+//! A replica that has started creates no batch before it has those that its peers knew then.
+//!
+//! Some of them may have been created under other rules (`rules.rs`), because all nodes were killed
+//! and then started with other settings or another program. The replica could not merge its own
+//! epochs before those. If it created some all the same, then under the earlier rules they would be
+//! the next ones that nobody can merge.
+//!
+//! ```text
+//!   start --> a report of each connected peer --> all batches known then are here --> runs programs
+//!                                                         | one of other rules: refuses clients
+//! ```
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::protocol::Cx;
+
+use super::GeoGauss;
+use super::batch::Batch;
+use super::rules::{Rules, are_mixed};
+use super::state::State;
+use crate::streams::Heads;
+
+/// How far a replica is since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum CaughtUp {
+    /// Not all connected peers have reported.
+    #[default]
+    Unheard,
+    /// The batches that were known when they had.
+    Upto(Heads),
+    /// It has these batches.
+    Done,
+}
+
+impl State {
+    /// Whether this replica may create batches.
+    pub(super) fn has_caught_up(&mut self, cx: &mut Cx<'_, GeoGauss>) -> bool {
+        if self.execution.caught_up == CaughtUp::Unheard {
+            let mut peers = self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]);
+            if peers.all(|peer| self.streams.has_reported[peer.index()]) {
+                let known = self.streams.logs.iter().map(|log| log.bounds.last_upto(log.known));
+                self.execution.caught_up = CaughtUp::Upto(known.collect());
+            }
+        }
+        if let CaughtUp::Upto(heads) = &self.execution.caught_up
+            && self.streams.has(heads)
+        {
+            cx.mark("geogauss.caught_up");
+            self.execution.caught_up = CaughtUp::Done;
+            self.refuse_foreign(cx);
+        }
+        self.execution.caught_up == CaughtUp::Done
+    }
+
+    /// Refuses to go on if an epoch that is not merged has a batch of other rules.
+    pub(super) fn refuse_foreign(&mut self, cx: &mut Cx<'_, GeoGauss>) {
+        if let Some((epoch, rules)) = self.first_foreign() {
+            self.refuse(cx, epoch, rules);
+        }
+    }
+
+    fn first_foreign(&self) -> Option<(SnapshotVersion, Rules)> {
+        let unmerged = || {
+            let logs = self.streams.logs.iter().zip(&self.applied.heads);
+            let slots = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
+            slots.map(|(_, slot)| &*slot.batch)
+        };
+        let first = unmerged().filter(|it| !self.rules.allow(it)).min_by_key(|it| it.epoch)?;
+        let of_epoch: Vec<&Batch> = unmerged().filter(|it| it.epoch == first.epoch).collect();
+        (!are_mixed(&of_epoch)).then_some((first.epoch, first.rules))
+    }
+}
