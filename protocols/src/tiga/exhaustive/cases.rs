@@ -127,7 +127,7 @@ const ERROR: Order = Order::Bounded { error: Span::from_us(80) };
 
 /// Names, numbers of shards, transactions, and the moments of smaller searches.
 const ALL: &[(&str, u16, &[Txn], &[u64])] = &[
-    ("figure 5", 2, FIGURE_5, &[55, 80, 130]),
+    ("figure 5", 2, FIGURE_5, &[55, 130]),
     ("figure 15", 2, FIGURE_15, &[60, 85, 110]),
     ("chain", 3, CHAIN, &[60, 130]),
     ("pair", 2, PAIR, &[80, 100]),
