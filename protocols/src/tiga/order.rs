@@ -231,8 +231,8 @@ impl Leader {
     fn settle(&mut self, effects: &mut Effects) {
         match self.order {
             Order::Heads => {
-                mutate!(NotifiedOnArrival: () => self.notify_early(Stamp::last_of(1 << 40), effects));
-                mutate!(NotifiedOnExpiry: () => self.notify_early(self.clock, effects));
+                mutate!(NotifiedOnArrival: () => self.notify_early(None, effects));
+                mutate!(NotifiedOnExpiry: () => self.notify_early(Some(self.clock), effects));
                 self.make_ready(effects);
                 self.release_ready(effects);
             }
@@ -346,16 +346,16 @@ impl Leader {
         }
     }
 
-    /// [`Bug::NotifiedOnArrival`] and [`Bug::NotifiedOnExpiry`]: says that all transactions up to a
-    /// stamp are ready, without regard to those before them.
+    /// [`Bug::NotifiedOnArrival`] and [`Bug::NotifiedOnExpiry`]: says that all transactions, or those
+    /// up to a stamp, are ready, without regard to those before them.
     ///
     /// [`Bug::NotifiedOnArrival`]: pangea_core::planted::Bug::NotifiedOnArrival
     /// [`Bug::NotifiedOnExpiry`]: pangea_core::planted::Bug::NotifiedOnExpiry
-    fn notify_early(&mut self, upto: Stamp, effects: &mut Effects) {
-        let pending: Vec<_> = self.queue.pending().collect();
-        for (version, txn) in pending.into_iter().filter(|(version, _)| *version <= upto.into()) {
-            self.say_ready(txn, version.into(), effects);
-        }
+    fn notify_early(&mut self, upto: Option<Stamp>, effects: &mut Effects) {
+        let is_due = |stamp: Stamp| upto.is_none_or(|upto| stamp <= upto);
+        let pending = self.queue.pending().map(|(version, txn)| (Stamp::from(version), txn));
+        let due: Vec<_> = pending.filter(|(stamp, _)| is_due(*stamp)).collect();
+        due.into_iter().for_each(|(stamp, txn)| self.say_ready(txn, stamp, effects));
     }
 }
 
