@@ -91,7 +91,7 @@ mod tests {
         Issuer::new(NodeId(0), Role::Coordinator, Stamp::ZERO).issue(us)
     }
 
-    /// §3.5: "it initiates a second round of timestamp exchange".
+    /// §3.5, Case-2.
     #[test]
     fn a_leader_with_the_largest_stamp_waits_until_the_others_are_ready_there() {
         let both = ShardSet::all(2);
