@@ -223,6 +223,23 @@ bugs! {
     FreshUnmerged, "fresh-unmerged", "A strict read does not wait for the epochs that have ended.";
     FreshWithoutAsking, "fresh-without-asking",
         "A strict read does not ask whether its replica was removed.";
+    NotifiedOnArrival, "notified-on-arrival",
+        "A leader says that a transaction is ready when it arrives.";
+    NotifiedOnExpiry, "notified-on-expiry",
+        "A leader says that a transaction is ready although conflicting ones are before it.";
+    ReleasedAfterOneRound, "released-after-one-round",
+        "A leader with the largest timestamp does not wait until the others have it.";
+    RaisedToldAtHead, "raised-told-at-head",
+        "A leader keeps a raised timestamp to itself until the transaction is ready.";
+    FloorAtRelease, "floor-at-release",
+        "Earlier transactions are accepted while a later one is ready.";
+    ReadsLeaveNoFloor, "reads-leave-no-floor", "A write is accepted before a read that was made.";
+    RangesLeaveNoFloor, "ranges-leave-no-floor",
+        "A row is accepted before the read of a range that lacked it.";
+    BoundedWithoutExchange, "bounded-without-exchange",
+        "With clocks of a known error, leaders do not compare timestamps.";
+    MarksOfInvolvedOnly, "marks-of-involved-only",
+        "A release waits for the watermarks of the transaction's own shards only.";
 }
 
 impl fmt::Display for Bug {

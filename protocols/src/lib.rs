@@ -19,6 +19,7 @@ pub mod minerva;
 pub mod presence;
 mod replica;
 pub mod streams;
+pub mod tiga;
 pub mod transfer;
 mod write_set_codec;
 

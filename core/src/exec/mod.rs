@@ -23,6 +23,7 @@
 //! - `merge` lays uncommitted rows over a scan of the store.
 //! - `isolation` selects the reads that a transaction's level checks.
 //! - `size` limits the reads and writes of a transaction.
+//! - `timed` orders transactions by timestamps that are chosen before they arrive.
 
 mod adds;
 mod call;
@@ -37,6 +38,7 @@ mod remote_rows;
 mod size;
 #[cfg(test)]
 mod testing;
+pub mod timed;
 mod writes;
 
 pub use adds::{AddedRow, OwnAdds, add_to};

@@ -82,9 +82,21 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::FreshWithoutAsking,
 ];
 
-/// Bugs that need too many events in one order for the simulator. The exhaustive search finds them:
-/// `protocols/src/minerva/exhaustive.rs`.
-pub const OF_SEARCH: &[Bug] = &[Bug::BarrierOfBefore];
+/// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
+/// runs yet. Exhaustive searches find them: `exhaustive.rs` in `protocols/src/minerva/` and
+/// `protocols/src/tiga/`.
+pub const OF_SEARCH: &[Bug] = &[
+    Bug::BarrierOfBefore,
+    Bug::NotifiedOnArrival,
+    Bug::NotifiedOnExpiry,
+    Bug::ReleasedAfterOneRound,
+    Bug::RaisedToldAtHead,
+    Bug::FloorAtRelease,
+    Bug::ReadsLeaveNoFloor,
+    Bug::RangesLeaveNoFloor,
+    Bug::BoundedWithoutExchange,
+    Bug::MarksOfInvolvedOnly,
+];
 
 /// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases
 /// find them: `protocols/tests/phases/digests.rs`.
