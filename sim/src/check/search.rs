@@ -132,6 +132,38 @@ impl<'a> Search<'a> {
         (next as usize == self.states()).then_some(places)
     }
 
+    /// Like [`Search::places`], from the end: each state is as late as the edges permit, and where
+    /// they leave a choice, transactions are in the order of these times.
+    pub fn places_late(&self, time: impl Fn(u32) -> i64) -> Option<Vec<u32>> {
+        let mut after = vec![0u32; self.states()];
+        let mut into: Vec<Vec<State>> = vec![Vec::new(); self.states()];
+        for state in 0..self.states() as State {
+            for to in self.edges(state).iter().filter_map(|edge| self.step(state, edge)) {
+                after[state as usize] += 1;
+                into[to as usize].push(state);
+            }
+        }
+        let rank = |state: State| {
+            let vertex = self.vertex(state);
+            let is_txn = self.graph.is_txn(vertex);
+            (!is_txn, if is_txn { time(vertex) } else { 0 }, state)
+        };
+        let free = (0..self.states() as State).filter(|&state| after[state as usize] == 0);
+        let mut ready: BinaryHeap<_> = free.map(rank).collect();
+        let (mut places, mut next) = (vec![u32::MAX; self.states()], self.states() as u32);
+        while let Some((.., state)) = ready.pop() {
+            next -= 1;
+            places[state as usize] = next;
+            for &from in &into[state as usize] {
+                after[from as usize] -= 1;
+                if after[from as usize] == 0 {
+                    ready.push(rank(from));
+                }
+            }
+        }
+        (next == 0).then_some(places)
+    }
+
     /// Returns the shortest cycle, counted in transactions.
     pub fn shortest_cycle(&self) -> Option<Walk> {
         let mut components = self.components();
