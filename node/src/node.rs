@@ -247,8 +247,6 @@ impl<P: Protocol> Node<P> {
     ) -> Result<Self, StartError> {
         check_nodes::<P>(&options.topology)?;
         P::check_options(&options.protocol, &options.topology).map_err(StartError::Settings)?;
-        let warnings = P::warnings(&options.protocol, &options.topology, options.me);
-        warnings.iter().for_each(|line| tracing::warn!("{line}"));
         let syncs = Arc::new(Syncs::default());
         options.disk = Arc::new(CountedDisk::new(options.disk, syncs.clone()));
         if options.is_replaced && is_alone(&options) {
@@ -262,8 +260,7 @@ impl<P: Protocol> Node<P> {
         let store = new_store(&options, data_dir.as_ref(), &inbox)?;
         let mut opened = open_all(&options, data_dir.as_ref(), &store, &inbox)?;
         opened.durable.is_replaced = replacement.is_replaced;
-        opened.report.lines.extend(replacement.line);
-        opened.report.warnings.extend(warnings);
+        opened.report.add(replacement.line, &options);
         inbox.on_durable(opened.head);
         let handle = handle_of(&options, &inbox, &store, queries);
         let head = data_dir.as_ref().map(|data_dir| data_dir.head_file(&options.disk));

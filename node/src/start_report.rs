@@ -1,9 +1,11 @@
 //! The report on the state that a node found on disk when it started.
 
 use pangea_core::ids::LogPosition;
+use pangea_core::protocol::Protocol;
 
 use crate::checkpoint::Loaded;
 use crate::log::Recovered;
+use crate::node::NodeOptions;
 
 /// A report on the state that a node found on disk when it started.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,6 +72,15 @@ impl StartReport {
             ));
         }
         self
+    }
+
+    /// Adds a line about the replacement of a node, and the warnings about its settings, which it
+    /// writes to the log of the node.
+    pub(crate) fn add<P: Protocol>(&mut self, line: Option<String>, options: &NodeOptions<P>) {
+        self.lines.extend(line);
+        let warnings = P::warnings(&options.protocol, &options.topology, options.me);
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        self.warnings.extend(warnings);
     }
 
     /// Writes the report to the log of the node.

@@ -177,8 +177,8 @@ fn sentences_follow_from_the_numbers() {
     assert_eq!(
         expect,
         "When near is lost, the other regions commit nothing for 0.9 s (0.9 s when \
-         measured), and no acknowledged transaction is lost; with 30 clients on this machine, 110 transactions a \
-         second were predicted and 100 were measured (+10 %)."
+         measured), and no acknowledged transaction is lost; with 30 clients on this machine, 110 \
+         transactions a second were predicted and 100 were measured (+10 %)."
     );
 }
 

@@ -6,8 +6,8 @@
 //! the next ones that nobody can merge.
 //!
 //! ```text
-//!   start --> a report of each connected peer --> all batches known then are here --> runs programs
-//!                                                         | one of other rules: refuses clients
+//!   start --> each connected peer has reported --> has all batches of then --> runs programs
+//!                                                     | one of other rules: refuses clients
 //! ```
 
 use pangea_core::ids::SnapshotVersion;

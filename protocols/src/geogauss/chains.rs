@@ -93,7 +93,7 @@ impl Execution {
 impl State {
     /// Nobody reads the writes of transactions any more that depend on one of `own` that has lost:
     /// they will lose, too. Otherwise two groups of transactions that are tried again in turn would
-    /// each read the writes of the other one, and lose for ever. `decided` is the last batch of this
+    /// each read the writes of the other one, and lose forever. `decided` is the last batch of this
     /// replica whose transactions are decided.
     pub(super) fn doom_dependents(
         &mut self,

@@ -138,8 +138,8 @@ messages! {
             head: Bid,
         } control "message_other", malformed "geogauss.cache_of_another";
         /// The ends of epochs that the sender has heard from others, for replicas that cannot hear
-        /// each other. All are sent to every peer with its progress. A single one is sent at once to
-        /// a peer that has told the sender that it does not hear the source.
+        /// each other. All are sent to every peer with its progress. A single one is sent at once
+        /// to a peer that has told the sender that it does not hear the source.
         77 => Ends {
             /// The last end of each of them.
             ends: Vec<HeardEnd> as Vec<HeardEnd>,

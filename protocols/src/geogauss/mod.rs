@@ -22,6 +22,8 @@
 //! | greeting, rejoin | | [`crate::presence`], `knowledge.rs` | Greeting, Rejoin, RejoinReply | whether a replica has lost its log, and what it had sent |
 //! | digests | | [`crate::digests`] | Digests | a replica whose rows differ from those of a majority |
 //! | waits | | `waits.rs` | | the members for which the next epoch waits |
+//! | relays | | `relays.rs` | Ends | what members that do not hear each other have ended |
+//! | start | | `caught_up.rs` | | the batches that the peers had at the start |
 //! | stop | | `stop.rs` | Stopping | a checkpoint that any later program can continue from |
 //! | restart | | `recovery.rs` | | the epochs that are merged, or that have ended |
 //! | checkpoints | | `checkpoint.rs`, [`crate::transfer`] | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |

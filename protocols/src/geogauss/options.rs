@@ -238,8 +238,8 @@ impl Options {
         let why = match self.ack {
             Ack::Replicated => return Vec::new(),
             Ack::Merged => {
-                "geogauss.ack = \"merged\": clients of this node are told of a commit as soon as it \
-                 is on this node's disk. If the node is lost, or cut off and removed, its last \
+                "geogauss.ack = \"merged\": clients of this node are told of a commit as soon as \
+                 it is on this node's disk. If the node is lost, or cut off and removed, its last \
                  commits can be lost"
             }
             Ack::Cached if caches == 0 => {
@@ -247,8 +247,8 @@ impl Options {
                  (nodes.cache_of): it works as with \"replicated\""
             }
             Ack::Cached => {
-                "geogauss.ack = \"cached\": clients of this node are told of a commit as soon as it \
-                 is on the disks of this node and of one of its caches. If both are lost, its last \
+                "geogauss.ack = \"cached\": clients of this node are told of a commit as soon as \
+                 it is on the disks of this node and one of its caches. If both are lost, the last \
                  commits can be lost"
             }
         };

@@ -226,9 +226,9 @@ impl<B: Batch> SourceLog<B> {
         self.advance_held();
     }
 
-    /// Takes no more batches until the owner knows which of them count, and drops those after a gap.
-    /// If a peer's checkpoint filled that, they would be taken later than those that the owner has
-    /// reported. After a restart the gap may be before one that is `reported`.
+    /// Takes no more batches until the owner knows which of them count, and drops those after a
+    /// gap. If a peer's checkpoint filled the gap, they would be taken later than those that the
+    /// owner has reported. After a restart the gap may be before one that is `reported`.
     pub(crate) fn seal_at(&mut self, reported: Bid) {
         self.is_sealed = true;
         self.slots.split_off(&self.received.max(reported).next());

@@ -346,8 +346,8 @@ impl Leader {
         }
     }
 
-    /// [`Bug::NotifiedOnArrival`] and [`Bug::NotifiedOnExpiry`]: says that all transactions, or those
-    /// up to a stamp, are ready, without regard to those before them.
+    /// [`Bug::NotifiedOnArrival`] and [`Bug::NotifiedOnExpiry`]: says that all transactions, or
+    /// those up to a stamp, are ready, without regard to those before them.
     ///
     /// [`Bug::NotifiedOnArrival`]: pangea_core::planted::Bug::NotifiedOnArrival
     /// [`Bug::NotifiedOnExpiry`]: pangea_core::planted::Bug::NotifiedOnExpiry

@@ -142,18 +142,7 @@ impl Profile {
     /// The profiles that are tried first for a bug.
     fn of(bug: Bug) -> &'static [Self] {
         match bug {
-            Bug::SealForgotten
-            | Bug::ReservedAfterReport
-            | Bug::JoinsTooEarly
-            | Bug::EpochReopened => &[Self::CutOff],
-            Bug::EofOfNewerView => &[Self::CutOff, Self::Drawn],
-            Bug::FreshWithoutAsking => &[Self::LeftIdle],
-            Bug::GuardsSkipped => &[Self::References],
-            Bug::CachesNotAsked | Bug::KeptAfterSeal => &[Self::Cached],
-            Bug::DeltaLastWins | Bug::DeltaNotMet => &[Self::Tallies],
-            Bug::LoggedEarly => &[Self::Mute],
-            Bug::LostReadCounts => &[Self::ToldToOne],
-            _ if OF_GEOGAUSS.contains(&bug) => &[Self::Drawn],
+            _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack

@@ -1,6 +1,7 @@
 //! The profiles of GeoGauss.
 
 use pangea_core::guarantee::Isolation;
+use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_protocols::geogauss::{Ack, Options};
 use pangea_sim::Settings;
@@ -9,6 +10,24 @@ use super::Profile;
 use crate::{geogauss_drawn, kinds};
 
 impl Profile {
+    /// The profiles that are tried first for a bug in GeoGauss.
+    pub(super) fn of_bug_in_geogauss(bug: Bug) -> &'static [Self] {
+        match bug {
+            Bug::SealForgotten
+            | Bug::ReservedAfterReport
+            | Bug::JoinsTooEarly
+            | Bug::EpochReopened => &[Self::CutOff],
+            Bug::EofOfNewerView => &[Self::CutOff, Self::Drawn],
+            Bug::FreshWithoutAsking => &[Self::LeftIdle],
+            Bug::GuardsSkipped => &[Self::References],
+            Bug::CachesNotAsked | Bug::KeptAfterSeal => &[Self::Cached],
+            Bug::DeltaLastWins | Bug::DeltaNotMet => &[Self::Tallies],
+            Bug::LoggedEarly => &[Self::Mute],
+            Bug::LostReadCounts => &[Self::ToldToOne],
+            _ => &[Self::Drawn],
+        }
+    }
+
     /// Runs of GeoGauss, which draws its own options.
     pub(super) fn of_geogauss(self, seed: u64) -> Settings {
         let any = geogauss_drawn::settings(seed, "list-append");
