@@ -6,8 +6,8 @@
 //! ends with the first step that succeeds:
 //!
 //! 1. **By guess**: the order that the database reports, if it does, and some orders that
-//!    contradict no edge. If the graph with all answers has no cycle that the model rules out, the history
-//!    satisfies the model, whatever the source of the guess.
+//!    contradict no edge. If the graph with all answers has no cycle that the model rules out, the
+//!    history satisfies the model, whatever the source of the guess.
 //! 2. **By necessity**: an answer that closes a cycle is wrong, so the other one is right. If all
 //!    answers to a question close cycles, the history violates the model. Repeated until no further
 //!    answer follows.
