@@ -164,6 +164,8 @@ pub struct Driver<P: Protocol> {
     waits_told: Timestamp,
     /// The nodes that the protocol ignores, as it last reported them.
     strangers_told: Vec<NodeId>,
+    /// The members, as the protocol last reported them.
+    members_told: Vec<NodeId>,
     /// Records that the node has finished replacing one that lost its disk.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
@@ -214,6 +216,7 @@ impl<P: Protocol> Driver<P> {
             listed_told: 0,
             waits_told: Timestamp::default(),
             strangers_told: Vec::new(),
+            members_told: Vec::new(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
             discarded: Discarded::default(),
@@ -378,10 +381,11 @@ impl<P: Protocol> Driver<P> {
     fn watch_waits(&mut self, now: Timestamp) {
         if now.since(self.waits_told) >= WAITS_TOLD {
             self.waits_told = now;
-            let Status { waits_for, refused, strangers, .. } = self.protocol.status();
+            let Status { waits_for, refused, strangers, members, .. } = self.protocol.status();
             self.is_starting |= refused.is_some();
             self.inbox.on_waits(waits_for);
             self.warn_of_strangers(strangers);
+            self.tell_members(members);
         }
     }
 
@@ -396,6 +400,21 @@ impl<P: Protocol> Driver<P> {
             );
         }
         self.strangers_told = strangers;
+    }
+
+    /// Reports each node that was removed from the members, or has joined them again.
+    fn tell_members(&mut self, members: Vec<NodeId>) {
+        let before = std::mem::replace(&mut self.members_told, members);
+        if before.is_empty() {
+            return;
+        }
+        let name = |node: &NodeId| self.inbox.reachability().name(*node);
+        for node in before.iter().filter(|node| !self.members_told.contains(node)) {
+            tracing::warn!("{} was removed: the others no longer wait for it", name(node));
+        }
+        for node in self.members_told.iter().filter(|node| !before.contains(node)) {
+            tracing::info!("{} has joined again", name(node));
+        }
     }
 
     fn status(&self) -> Status {

@@ -243,8 +243,8 @@ impl Options {
                  commits can be lost"
             }
             Ack::Cached if caches == 0 => {
-                "geogauss.ack = \"cached\" has no effect on this node, because no node is its cache \
-                 (nodes.cache_of). Commits are acknowledged as with \"replicated\""
+                "geogauss.ack = \"cached\" has no effect on this node, because no node is its \
+                 cache (nodes.cache_of). Commits are acknowledged as with \"replicated\""
             }
             Ack::Cached => {
                 "geogauss.ack = \"cached\": clients of this node are told of a commit as soon as \
