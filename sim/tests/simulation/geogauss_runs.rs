@@ -151,12 +151,15 @@ fn additions_of_all_regions_to_one_row_commit_in_one_epoch() {
         marks
     };
     let claims = Options { merge: MergeRule::Claims, ..default() };
+    let mut failed = 0;
     for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
         for options in [default(), claims.clone()] {
-            let marks = run(level, &options);
-            assert!(marks.iter().all(|(_, hits)| *hits > 0), "{level}: {marks:?}");
+            let [(_, adds), (_, failures)] = run(level, &options);
+            assert!(adds > 0, "{level}");
+            failed += failures;
         }
     }
+    assert!(failed > 0, "a row could hold each addition");
     // The first committer wins at the snapshot level, also of additions.
     let without = Options { deltas: false, ..default() };
     for (level, options) in [(Isolation::Snapshot, default()), (Isolation::ReadCommitted, without)]
