@@ -220,6 +220,7 @@ pub(super) enum Within<'a> {
 impl<'a> Iterator for Within<'a> {
     type Item = &'a Write;
 
+    #[inline]
     fn next(&mut self) -> Option<&'a Write> {
         match self {
             Self::Few(found) => found.next(),

@@ -11,7 +11,7 @@
 //!
 //! A transaction is *at the head* if no pending transaction with a smaller version conflicts with
 //! it. At the head it can become *ready*: from then on nothing that conflicts with it may have a
-//! smaller version. The [`Floors`] ensure that: they are raised before a transaction runs, and a
+//! smaller version. The floors ensure that: they are raised before a transaction runs, and a
 //! transaction is inserted above the floors of its footprint only. A ready transaction stays at the
 //! head until it is released, or until it is raised to a larger version.
 //!
