@@ -42,11 +42,11 @@ const LIMITS: &[(&str, u64)] = &[
     ("store_apply_batch_digested", 1_014_000),
     ("store_reclaim", 606_000),
     ("ordered_new_order", 3_411_000),
-    ("ordered_payment", 1_087_000),
-    ("ordered_ycsb_a", 881_000),
-    ("optimistic_new_order", 4_424_000),
-    ("optimistic_payment", 1_306_000),
-    ("optimistic_ycsb_a", 1_152_000),
+    ("ordered_payment", 1_118_000),
+    ("ordered_ycsb_a", 903_000),
+    ("optimistic_new_order", 4_600_000),
+    ("optimistic_payment", 1_345_000),
+    ("optimistic_ycsb_a", 1_186_000),
 ];
 
 const KEYS: u64 = 4_096;
