@@ -225,6 +225,17 @@ pub(super) fn accepted<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Optio
     }
 }
 
+/// The ballot for which the sender asks for a promise.
+pub(super) fn prepared<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
+    match message {
+        PaxosMessage::SequencePaxos(message) => match &message.msg {
+            PaxosMsg::Prepare(prepare) => Some(prepare.n),
+            _ => None,
+        },
+        PaxosMessage::BLE(_) => None,
+    }
+}
+
 /// The ballot that the sender has promised, if the message contains it.
 pub(super) fn promised<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
     match message {

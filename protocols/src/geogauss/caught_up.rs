@@ -15,6 +15,7 @@ use pangea_core::protocol::Cx;
 
 use super::GeoGauss;
 use super::batch::Batch;
+use super::membership::Membership;
 use super::rules::{Rules, are_mixed};
 use super::state::State;
 use crate::streams::Heads;
@@ -41,7 +42,11 @@ impl State {
                 self.execution.caught_up = CaughtUp::Upto(known.collect());
             }
         }
+        // Batches that do not count in the view of the others are not merged.
+        let Membership { view, progress, .. } = &self.membership;
+        let is_view_known = progress.iter().all(|it| it.view <= view.number);
         if let CaughtUp::Upto(heads) = &self.execution.caught_up
+            && is_view_known
             && self.streams.has(heads)
         {
             cx.mark("geogauss.caught_up");
@@ -53,6 +58,9 @@ impl State {
 
     /// Refuses to go on if an epoch that is not merged has a batch of other rules.
     pub(super) fn refuse_foreign(&mut self, cx: &mut Cx<'_, GeoGauss>) {
+        if self.execution.caught_up != CaughtUp::Done {
+            return;
+        }
         if let Some((epoch, rules)) = self.first_foreign() {
             self.refuse(cx, epoch, rules);
         }

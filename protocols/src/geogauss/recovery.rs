@@ -279,7 +279,6 @@ impl GeoGauss {
             }
         }
         state.confirm_applied();
-        state.refuse_foreign(cx);
         Digests::begin(cx, &state.replica);
         state.checkpoints.durable = state.applied.epoch;
         let life = state.membership.view.lives[state.replica.me.index()];
