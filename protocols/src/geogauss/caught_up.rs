@@ -72,7 +72,10 @@ impl State {
             let slots = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
             slots.map(|(_, slot)| &*slot.batch)
         };
-        let first = unmerged().filter(|it| !self.rules.allow(it)).min_by_key(|it| it.epoch)?;
+        // This replica gets a checkpoint of those that others have merged.
+        let merged = self.membership.progress.iter().map(|it| it.applied).max()?;
+        let foreign = unmerged().filter(|it| it.epoch > merged && !self.rules.allow(it));
+        let first = foreign.min_by_key(|it| it.epoch)?;
         let of_epoch: Vec<&Batch> = unmerged().filter(|it| it.epoch == first.epoch).collect();
         (!are_mixed(&of_epoch)).then_some((first.epoch, first.rules))
     }
