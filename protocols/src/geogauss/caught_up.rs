@@ -7,16 +7,15 @@
 //!
 //! ```text
 //!   start --> each connected peer has reported --> has all batches of then --> runs programs
-//!                                                     | one of other rules: refuses clients
+//!                                                     | one of other rules: clients wait
 //! ```
 
-use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::Cx;
 
 use super::GeoGauss;
 use super::batch::Batch;
 use super::membership::Membership;
-use super::rules::{Rules, are_mixed};
+use super::rules::are_mixed;
 use super::state::State;
 use crate::streams::Heads;
 
@@ -48,35 +47,28 @@ impl State {
         if let CaughtUp::Upto(heads) = &self.execution.caught_up
             && is_view_known
             && self.streams.has(heads)
+            && !self.has_foreign()
         {
             cx.mark("geogauss.caught_up");
             self.execution.caught_up = CaughtUp::Done;
-            self.refuse_foreign(cx);
         }
         self.execution.caught_up == CaughtUp::Done
     }
 
-    /// Refuses to go on if an epoch that is not merged has a batch of other rules.
-    pub(super) fn refuse_foreign(&mut self, cx: &mut Cx<'_, GeoGauss>) {
-        if self.execution.caught_up != CaughtUp::Done {
-            return;
-        }
-        if let Some((epoch, rules)) = self.first_foreign() {
-            self.refuse(cx, epoch, rules);
-        }
-    }
-
-    fn first_foreign(&self) -> Option<(SnapshotVersion, Rules)> {
+    /// Whether an epoch that nobody has merged has a batch of other rules. If all of its batches are
+    /// here, this replica refuses it (`commit.rs`).
+    fn has_foreign(&self) -> bool {
+        let merged = self.membership.progress.iter().map(|it| it.applied).max();
         let unmerged = || {
             let logs = self.streams.logs.iter().zip(&self.applied.heads);
             let slots = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
-            slots.map(|(_, slot)| &*slot.batch)
+            let batches = slots.map(|(_, slot)| &*slot.batch);
+            batches.filter(|it| merged.is_none_or(|merged| it.epoch > merged))
         };
-        // This replica gets a checkpoint of those that others have merged.
-        let merged = self.membership.progress.iter().map(|it| it.applied).max()?;
-        let foreign = unmerged().filter(|it| it.epoch > merged && !self.rules.allow(it));
-        let first = foreign.min_by_key(|it| it.epoch)?;
-        let of_epoch: Vec<&Batch> = unmerged().filter(|it| it.epoch == first.epoch).collect();
-        (!are_mixed(&of_epoch)).then_some((first.epoch, first.rules))
+        let first = unmerged().filter(|it| !self.rules.allow(it)).min_by_key(|it| it.epoch);
+        first.is_some_and(|first| {
+            let of_epoch: Vec<&Batch> = unmerged().filter(|it| it.epoch == first.epoch).collect();
+            !are_mixed(&of_epoch)
+        })
     }
 }

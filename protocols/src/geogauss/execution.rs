@@ -125,11 +125,11 @@ impl GeoGauss {
         if execution.queue.is_empty() || !self.state.is_member() || !self.state.may_add(cx) {
             return;
         }
-        if !self.state.has_caught_up(cx) {
-            return;
-        }
         if self.state.is_refusing() {
             return self.refuse_queue(cx);
+        }
+        if !self.state.has_caught_up(cx) {
+            return;
         }
         let may_run = self.runnable(cx);
         let queue = &mut self.state.execution.queue;

@@ -330,14 +330,11 @@ impl GeoGauss {
         {
             return cx.mark("geogauss.batch_after_end");
         }
-        let is_batch = matches!(&message, streams::Message::Batch { .. });
         let is_of_sender =
             matches!(&message, streams::Message::Batch { bytes } if Batch::is_of(from, bytes));
         let State { streams, replica, .. } = &mut self.state;
         match streams.on_message(cx, replica, from, message) {
             None if is_of_sender => self.relay_batch(cx, from),
-            // Of an earlier run, or of the other side of a cut connection.
-            None if is_batch => self.state.refuse_foreign(cx),
             Some(streams::Event::Gone { source, first }) => {
                 self.retry_transfer(cx);
                 let State { streams, replica, .. } = &mut self.state;
