@@ -193,8 +193,8 @@ impl<E: Decision> ReplicatedLog<E> {
         if let Some(accepted) = check::accepted(&message) {
             self.accepted.insert(from, Term(accepted));
         }
-        // It would ignore that, because it has promised. But the leader has forgotten its promise,
-        // in reply to a request that it had sent before it knew a leader, and sends it nothing more.
+        // It would be ignored, because this replica has promised. But the leader has forgotten
+        // that, in reply to a request from before this replica knew a leader, and sends it nothing.
         let is_forgotten =
             is_accepting && check::prepared(&message) == Some(self.paxos.get_promise());
         self.paxos.handle_incoming(message);

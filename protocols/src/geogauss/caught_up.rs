@@ -55,8 +55,8 @@ impl State {
         self.execution.caught_up == CaughtUp::Done
     }
 
-    /// Whether an epoch that nobody has merged has a batch of other rules. If all of its batches are
-    /// here, this replica refuses it (`commit.rs`).
+    /// Whether an epoch that nobody has merged has a batch of other rules. If all of its batches
+    /// are here, this replica refuses it (`commit.rs`).
     fn has_foreign(&self) -> bool {
         let merged = self.membership.progress.iter().map(|it| it.applied).max();
         let unmerged = || {
