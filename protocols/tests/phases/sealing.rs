@@ -4,20 +4,26 @@ use pangea_protocols::geogauss::{GeoGauss, Options};
 
 use super::support::{ClusterOf, Fate};
 
+/// A cluster whose third node has crashed and was removed: the leader, a member and that node.
+fn with_one_away() -> (ClusterOf<GeoGauss>, [usize; 3]) {
+    let options = Options { removal_ms: 1_000, ..Options::default() };
+    let mut cluster = ClusterOf::<GeoGauss>::new(3, options);
+    cluster.run_for(1_000);
+    let leader = cluster.leader();
+    let (member, away) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.crash(away);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.members(leader), 2);
+    (cluster, [leader, member, away])
+}
+
 /// Story: a replica that was away had batches of a peer after a gap, which it asked a checkpoint to
 /// fill, when it reported on the seal that removed this peer. The checkpoint came after the report.
 /// The replica then took these batches for complete, and merged epochs that the next view does not
 /// contain.
 #[test]
 fn batches_after_a_gap_are_not_taken_after_the_report_on_a_seal() {
-    let options = Options { removal_ms: 1_000, ..Options::default() };
-    let mut cluster = ClusterOf::<GeoGauss>::new(3, options);
-    cluster.run_for(1_000);
-    let leader = cluster.leader();
-    let (cut, away) = ((leader + 1) % 3, (leader + 2) % 3);
-    cluster.crash(away);
-    cluster.run_for(3_000);
-    assert_eq!(cluster.members(leader), 2);
+    let (mut cluster, [leader, cut, away]) = with_one_away();
     for _ in 0..5 {
         cluster.call(cut, "add x 1");
         cluster.call(leader, "add y 1");
@@ -60,14 +66,7 @@ fn batches_after_a_gap_are_not_taken_after_the_report_on_a_seal() {
 /// that was on its disk and on that of the member was lost, although the member came back.
 #[test]
 fn a_replica_without_its_disk_does_not_report_on_a_seal_before_it_has_its_data() {
-    let options = Options { removal_ms: 1_000, ..Options::default() };
-    let mut cluster = ClusterOf::<GeoGauss>::new(3, options);
-    cluster.run_for(1_000);
-    let leader = cluster.leader();
-    let (gone, joins) = ((leader + 1) % 3, (leader + 2) % 3);
-    cluster.crash(joins);
-    cluster.run_for(3_000);
-    assert_eq!(cluster.members(leader), 2);
+    let (mut cluster, [leader, gone, joins]) = with_one_away();
     // The leader lets it not join yet, and gets none of the batches.
     cluster.on_words(move |from, to, words| match words {
         words if words.starts_with("Progress") && from == joins => Fate::Lose,
