@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::ids::LogPosition;
-use pangea_core::log::{Item, Mark, SegmentHeader, SegmentScan, Torn};
+use pangea_core::log::{Item, Mark, SegmentError, SegmentHeader, SegmentScan, Torn};
 
 use super::{LogError, segment_first, segment_name};
 use crate::disk::{Disk, DiskError};
@@ -79,21 +79,24 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Ta
     let mut recovered = Recovered::default();
     let mut tail = Tail::default();
     let mut gap = None;
+    // Where the previous segment is damaged, if it is.
+    let mut damage = None;
     for (index, &first) in firsts.iter().enumerate() {
         let path = dir.join(segment_name(first));
         let expected = LogPosition(recovered.head.0 + 1);
         if first != expected {
             // The records before the gap must not be needed, which the mark must confirm below.
-            gap = Some((expected, first));
+            let missing = LogError::Missing { dir: dir.to_owned(), from: expected, to: first };
+            gap = Some((damage.unwrap_or(missing), first));
             recovered.records.clear();
         }
         let is_last = index + 1 == firsts.len();
-        read_segment(disk, path, first, is_last, &mut recovered, &mut tail)?;
+        damage = read_segment(disk, path, first, is_last, &mut recovered, &mut tail)?;
     }
-    if let Some((from, to)) = gap
+    if let Some((error, to)) = gap
         && recovered.mark.below < to
     {
-        return Err(LogError::Missing { dir: dir.to_owned(), from, to });
+        return Err(error);
     }
     let below = recovered.mark.below;
     recovered.records.retain(|(position, _)| *position >= below);
@@ -102,7 +105,9 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Ta
     Ok((recovered, tail))
 }
 
-/// Adds a segment to the recovered state.
+/// Adds a segment to the recovered state. If its tail is torn although it is not the last segment,
+/// returns the error that describes the damage. It is one if the next segment does not continue
+/// there.
 fn read_segment(
     disk: &Arc<dyn Disk>,
     path: PathBuf,
@@ -110,7 +115,7 @@ fn read_segment(
     is_last: bool,
     recovered: &mut Recovered,
     tail: &mut Tail,
-) -> Result<(), LogError> {
+) -> Result<Option<LogError>, LogError> {
     let bytes = Bytes::from(disk.read(&path).map_err(DiskError::new("read", &path))?);
     let len = bytes.len() as u64;
     let wrong = |error| LogError::Segment { path: path.clone(), error };
@@ -128,10 +133,10 @@ fn read_segment(
     let next = scan.next_position();
     recovered.head = LogPosition(next.0 - 1);
     if !is_last {
-        // A torn tail here would be a gap in the log, which the next segment's first record
-        // reveals.
+        let error = SegmentError::Corrupt { offset: end.offset, position: next };
+        let damage = end.torn.map(|_| LogError::Segment { path: path.clone(), error });
         tail.sealed.push(Sealed { path, len, end: next });
-        return Ok(());
+        return Ok(damage);
     }
     let offset = end.offset as u64;
     if let Some(torn) = end.torn {
@@ -139,7 +144,7 @@ fn read_segment(
         recovered.cut = Some(Cut { path: path.clone(), offset: end.offset, torn });
     }
     tail.active = Some(Active { path, header: scan.header(), len, offset });
-    Ok(())
+    Ok(None)
 }
 
 /// Overwrites a torn tail with zeros.
