@@ -242,9 +242,16 @@ impl State {
         }
     }
 
-    /// Why this replica can't continue on its own, if its rules differ from those of an epoch.
+    /// Why this replica can't continue, if its rules differ from those of an epoch. If a connected
+    /// peer has merged the epoch, a checkpoint of it replaces the epoch here, and no operator has
+    /// to act.
     pub(super) fn refused(&self) -> Option<String> {
-        let (epoch, rules) = self.refused.filter(|_| self.is_refusing())?;
+        let is_merged = |epoch: SnapshotVersion| {
+            let mut peers = self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]);
+            peers.any(|peer| self.membership.progress[peer.index()].applied >= epoch)
+        };
+        let refused = self.refused.filter(|(epoch, _)| self.is_refusing() && !is_merged(*epoch));
+        let (epoch, rules) = refused?;
         self.rules.refuses(&self.replica, epoch, &rules)
     }
 

@@ -48,6 +48,12 @@ const OF_GEOGAUSS: &[(u64, &str, &str)] = &[
         "numbers without batches in a view that a replaced node did not know yet counted as \
          batches that it had lost",
     ),
+    (
+        50_659,
+        "read-committed",
+        "nodes stopped in order, one after the other, and the first one told its operator to go \
+         back to the former program, while it got a checkpoint of a peer",
+    ),
 ];
 
 fn do_not_fail<P: Protocol>(findings: &[(u64, &str)]) {
