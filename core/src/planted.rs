@@ -240,6 +240,36 @@ bugs! {
         "With clocks of a known error, leaders do not compare timestamps.";
     MarksOfInvolvedOnly, "marks-of-involved-only",
         "A release waits for the watermarks of the transaction's own shards only.";
+    PrefixWithoutStamp, "prefix-without-stamp",
+        "Fast replies are equal if their prefixes are, whatever the timestamps.";
+    PrefixIsShallow, "prefix-is-shallow",
+        "A prefix covers the transactions before, and not those on which they depend.";
+    SimpleQuorumIsFast, "simple-quorum-is-fast",
+        "Equal replies of f + 1 replicas commit a transaction on the fast path.";
+    QuorumWithoutLeader, "quorum-without-leader",
+        "Equal replies of followers commit a transaction although the leader's differs.";
+    LeaderCountsUndurable, "leader-counts-undurable",
+        "A leader's fast reply counts as its word that the transaction is in its durable log.";
+    CommitPointIsMax, "commit-point-is-max",
+        "The log is committed up to the largest position of any replica.";
+    UnsyncedDropped, "unsynced-dropped",
+        "A follower drops transactions that commute with later ones of the leader's log.";
+    RecoveredAboveSynced, "recovered-above-synced",
+        "A new leader recovers no transaction that is before any one of the log.";
+    LateRecovered, "late-recovered", "A new leader recovers transactions that came late.";
+    ClosedForgotten, "closed-forgotten",
+        "A new leader recovers transactions before a timestamp up to which nothing more may come.";
+    FloorForgotten, "floor-forgotten",
+        "A new leader accepts transactions below the promises and reads of the former view.";
+    RecoveredForgotten, "recovered-forgotten",
+        "A new leader forgets transactions that were committed by equal replies alone.";
+    ViewOfFewer, "view-of-fewer", "A view begins with the log of one replica.";
+    ShortestLog, "shortest-log", "A view begins with the shortest of several logs.";
+    ViewForgotten, "view-forgotten", "A restarted replica takes part in an earlier view.";
+    SyncedBeforeFsync, "synced-before-fsync",
+        "A replica tells that its log is durable before it is.";
+    CeilingForgotten, "ceiling-forgotten",
+        "A restarted replica uses the numbers of transactions again.";
 }
 
 impl fmt::Display for Bug {

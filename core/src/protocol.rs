@@ -72,6 +72,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether nodes can have caches: see [`Topology::caches`].
     const CACHES: bool = false;
 
+    /// Whether the order of transactions depends on clocks. Then the simulator draws faults for
+    /// this protocol that others hardly notice: wrong rates of clocks, and late messages.
+    const NEEDS_CLOCKS: bool = false;
+
     /// All marks that the protocol counts with [`Cx::mark`]. The simulator reports any other mark
     /// as a violation. A swarm reports the marks that it never reached.
     const MARKS: &'static [Mark] = &[];

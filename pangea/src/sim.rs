@@ -172,7 +172,8 @@ pub struct Arguments {
     /// Time during which clients work under faults, in ms
     #[arg(long, value_name = "MS", default_value_t = Settings::default().duration.us / 1_000)]
     ms: u64,
-    /// list-append: lists in use at a time. register, long-fork, write-skew, cycle, ranges: rows
+    /// list-append: lists in use at a time. register, long-fork, write-skew, cycle, ranges, chain:
+    /// rows
     #[arg(long, value_name = "N", default_value_t = Settings::default().lists)]
     lists: u32,
     /// bank: accounts

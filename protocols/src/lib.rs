@@ -18,6 +18,7 @@ mod messages;
 pub mod minerva;
 pub mod presence;
 mod replica;
+pub mod request;
 pub mod streams;
 pub mod tiga;
 pub mod transfer;

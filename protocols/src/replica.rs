@@ -39,6 +39,14 @@ pub(crate) mod kind {
     pub const VIEW: u8 = 12;
     /// A cache: every member has merged the batches up to this one.
     pub const COLLECTED: u8 = 13;
+    /// Transactions that a coordinator has stamped.
+    pub const TRANSACTIONS: u8 = 14;
+    /// The end of the log of a shard, and its view.
+    pub const CELLS: u8 = 15;
+    /// The last view that a replica has promised to follow.
+    pub const PROMISED_VIEW: u8 = 16;
+    /// What a replica may issue before it logs this again.
+    pub const CEILING: u8 = 17;
 }
 
 /// The reason why records of the log can always be decoded.
@@ -132,6 +140,18 @@ impl Replica {
     ) -> LogPosition {
         self.owe(payload.len());
         cx.persist(vec![Bytes::from_static(std::slice::from_ref(kind)), payload])
+    }
+
+    /// Appends a record of this kind to the log that consists of two parts.
+    pub(crate) fn persist_parts<P: Protocol>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        kind: &'static u8,
+        parts: [Bytes; 2],
+    ) -> LogPosition {
+        self.owe(parts.iter().map(Bytes::len).sum());
+        let [header, payload] = parts;
+        cx.persist(vec![Bytes::from_static(std::slice::from_ref(kind)), header, payload])
     }
 
     /// Counts bytes that a restart will have to read or write again.

@@ -23,10 +23,12 @@ use std::str::FromStr;
 use pangea_core::protocol::Lane;
 use serde::{Deserialize, Serialize};
 
-pub use draw::{Dice, draw, draw_for_caches};
+pub use draw::{Dice, draw, draw_for_caches, kinds_for};
 
 /// The largest jump or unreported error of a clock, in ms.
 const CLOCK_MS_MAX: u64 = 3_000;
+/// The largest deviation of the rate of a clock that does not stand still.
+const CLOCK_RATE_PPM_MAX: u64 = 50_000;
 
 /// The largest factor by which a message is slowed down.
 pub const LINK_TIMES_MAX: u64 = 30;
@@ -240,6 +242,29 @@ pub enum Fault {
         /// The additional error in ms; may be negative.
         by_ms: i64,
     },
+    /// A clock runs at another rate, and its uncertainty includes that. When the fault ends, a
+    /// clock that is behind is corrected at once; one that is ahead stays so until the node next
+    /// starts.
+    ClockRate {
+        /// The target of the fault.
+        node: Target,
+        /// The deviation in microseconds per second; negative for a slow clock.
+        ppm: i64,
+    },
+    /// A clock stands still, and its uncertainty includes that. It is corrected when the fault
+    /// ends.
+    ClockFreeze {
+        /// The target of the fault.
+        node: Target,
+    },
+    /// One in ten messages of one direction is late by up to half a second, if it is the last one
+    /// that a step sends there. Later messages of its lane arrive after it.
+    LateMessages {
+        /// The sender.
+        from: u16,
+        /// The receiver.
+        to: u16,
+    },
 }
 
 const fn once() -> u64 {
@@ -278,6 +303,9 @@ impl Fault {
             Self::SlowProcessor { .. } => FaultKind::SlowProcessor,
             Self::ClockJump { .. } => FaultKind::ClockJump,
             Self::LyingClock { .. } => FaultKind::LyingClock,
+            Self::ClockRate { .. } => FaultKind::ClockRate,
+            Self::ClockFreeze { .. } => FaultKind::ClockFreeze,
+            Self::LateMessages { .. } => FaultKind::LateMessages,
         }
     }
 
@@ -311,6 +339,7 @@ impl Fault {
             | Self::StuckDisk { node }
             | Self::FullDisk { node }
             | Self::FailedCheckpoint { node }
+            | Self::ClockFreeze { node }
             | Self::Pause { node } => target(*node),
             Self::CrashAfterMark { node, times, .. } => {
                 node.map_or(Ok(()), target).and(within("times", *times, MARK_TIMES_MAX))
@@ -331,7 +360,7 @@ impl Fault {
             Self::NarrowLink { between: [a, b], bytes_per_ms } => {
                 pair(*a, *b).and(within("bytes_per_ms", *bytes_per_ms, 1_000_000))
             }
-            Self::HeldLane { from, to, .. } => pair(*from, *to),
+            Self::HeldLane { from, to, .. } | Self::LateMessages { from, to } => pair(*from, *to),
             Self::SlowDisk { node, times } => {
                 target(*node).and(within("times", *times, DISK_TIMES_MAX))
             }
@@ -340,6 +369,9 @@ impl Fault {
             }
             Self::ClockJump { node, by_ms } | Self::LyingClock { node, by_ms } => {
                 target(*node).and(within("by_ms", by_ms.unsigned_abs(), CLOCK_MS_MAX))
+            }
+            Self::ClockRate { node, ppm } => {
+                target(*node).and(within("ppm", ppm.unsigned_abs(), CLOCK_RATE_PPM_MAX))
             }
         }
     }
@@ -396,11 +428,17 @@ pub enum FaultKind {
     Quiet,
     /// All nodes restart with a later version of their program.
     Upgrade,
+    /// A clock runs too fast or too slow.
+    ClockRate,
+    /// A clock stands still.
+    ClockFreeze,
+    /// Some messages of one direction are late.
+    LateMessages,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -425,6 +463,9 @@ impl FaultKind {
         Self::CrashAfterMark,
         Self::Quiet,
         Self::Upgrade,
+        Self::ClockRate,
+        Self::ClockFreeze,
+        Self::LateMessages,
     ];
 
     /// The kind's name on the command line.
@@ -454,6 +495,9 @@ impl FaultKind {
             Self::CrashAfterMark => "crash-after-mark",
             Self::Quiet => "quiet",
             Self::Upgrade => "upgrade",
+            Self::ClockRate => "clock-rate",
+            Self::ClockFreeze => "clock-freeze",
+            Self::LateMessages => "late-messages",
         }
     }
 
@@ -466,7 +510,8 @@ impl FaultKind {
             | Self::Flap
             | Self::SlowLink
             | Self::NarrowLink
-            | Self::HeldLane => true,
+            | Self::HeldLane
+            | Self::LateMessages => true,
             Self::Crash
             | Self::CoordinatorCrash
             | Self::FullStop
@@ -477,6 +522,8 @@ impl FaultKind {
             | Self::SlowProcessor
             | Self::ClockJump
             | Self::LyingClock
+            | Self::ClockRate
+            | Self::ClockFreeze
             | Self::Destroy
             | Self::DiskLoss
             | Self::BitFlip

@@ -133,6 +133,42 @@ impl Footprint {
         Self::new(self.points, self.ranges)
     }
 
+    /// Whether two programs with these footprints may affect each other.
+    pub fn conflicts_with(&self, other: &Self) -> bool {
+        let mut others = other.points.iter().peekable();
+        let meets = |lock: &PointLock| {
+            let place = (lock.table, &lock.key);
+            while others.next_if(|it| (it.table, &it.key) < place).is_some() {}
+            let same = others.peek().filter(|it| (it.table, &it.key) == place);
+            same.is_some_and(|it| it.mode.conflicts(lock.mode))
+        };
+        let has_point = |ranges: &[RangeLock], points: &[PointLock]| {
+            let is_within = |range: &RangeLock, point: &PointLock| {
+                range.table == point.table && range.range.contains(&point.key)
+            };
+            ranges.iter().any(|range| {
+                let mut points = points.iter().filter(|point| is_within(range, point));
+                points.any(|point| point.mode.conflicts(range.mode))
+            })
+        };
+        let overlap = |one: &RangeLock, other: &RangeLock| {
+            let is_before = |a: &KeyRange, b: &KeyRange| {
+                a.end.as_ref().is_some_and(|end| *end <= b.start)
+            };
+            let (a, b) = (&one.range, &other.range);
+            one.table == other.table
+                && one.mode.conflicts(other.mode)
+                && !is_before(a, b)
+                && !is_before(b, a)
+                && !a.is_empty()
+                && !b.is_empty()
+        };
+        self.points.iter().any(meets)
+            || has_point(&self.ranges, &other.points)
+            || has_point(&other.ranges, &self.points)
+            || self.ranges.iter().any(|one| other.ranges.iter().any(|it| overlap(one, it)))
+    }
+
     /// Whether the footprint permits access to `key` with `mode`.
     pub fn covers(&self, table: TableId, key: &[u8], mode: LockMode) -> bool {
         let at = |lock: &PointLock| (lock.table, lock.key.as_bytes()).cmp(&(table, key));
@@ -231,6 +267,37 @@ mod tests {
         assert!(!shared.covers_range(TableId(1), &KeyRange::all()));
         let exclusive = Footprint::new(vec![], vec![lock(LockMode::Exclusive)]);
         assert!(exclusive.covers(TableId(1), b"ab", LockMode::Exclusive));
+    }
+
+    #[test]
+    fn footprints_conflict_where_one_writes_what_the_other_accesses() {
+        let points = |keys: &[(&[u8], LockMode)]| {
+            Footprint::new(keys.iter().map(|(key, mode)| point(key, *mode)).collect(), vec![])
+        };
+        let ranges = |prefix: &[u8], mode| {
+            let range = RangeLock { table: TableId(1), range: KeyRange::prefix(prefix), mode };
+            Footprint::new(vec![], vec![range])
+        };
+        let do_conflict = |one: &Footprint, other: &Footprint| {
+            let answer = one.conflicts_with(other);
+            assert_eq!(other.conflicts_with(one), answer, "{one:?} {other:?}");
+            answer
+        };
+        let (shared, write) = (LockMode::Shared, LockMode::Write);
+        let reader = points(&[(b"a", shared), (b"c", shared), (b"e", shared)]);
+        assert!(!do_conflict(&reader, &reader));
+        assert!(!do_conflict(&reader, &points(&[(b"b", write), (b"d", write)])));
+        assert!(do_conflict(&reader, &points(&[(b"b", write), (b"e", write)])));
+        let all = ranges(b"", shared);
+        assert!(!do_conflict(&all, &reader) && !do_conflict(&all, &ranges(b"a", shared)));
+        assert!(do_conflict(&all, &points(&[(b"b", write)])));
+        assert!(do_conflict(&ranges(b"a", write), &reader));
+        assert!(!do_conflict(&ranges(b"b", write), &reader));
+        assert!(do_conflict(&ranges(b"a", write), &ranges(b"ab", shared)));
+        assert!(!do_conflict(&ranges(b"a", write), &ranges(b"b", shared)));
+        let mut elsewhere = ranges(b"a", write);
+        elsewhere.ranges[0].table = TableId(2);
+        assert!(!do_conflict(&elsewhere, &all));
     }
 
     #[test]

@@ -12,6 +12,13 @@
 //! | `write-skew` | reads of two rows and a write of one of them | write skew |
 //! | `cycle` | a write of one row and a read of the next, in a ring | circular information flow |
 //! | `ranges` | a scan, with inserts and deletes in its range | phantoms |
+//! | `chain` | updates of adjacent rows, and of two rows one after the other | orders that differ from real time |
+//!
+//! In a chain, transactions update a row and the next one, so that each conflicts with its
+//! neighbours alone. A client that waits for the end of an update of one row, and then updates
+//! another one, orders the two in real time. Only the transactions in between could order them the
+//! other way. Adjacent rows are on different shards, if there are several: then each of these
+//! transactions is ordered by two shards, and no shard orders all of them.
 //!
 //! The order of writes without a read in between remains unknown. Clients therefore change to new
 //! rows like those of [`super::list_append`], and sooner. A delete leaves no visible trace. A
@@ -30,6 +37,7 @@ use super::{Call, Client, InvalidSettings, Reach, Settings, bounded, malformed, 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
+use crate::partition::{self, Partitions};
 use crate::time::Timestamp;
 use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Stop};
 use crate::value::Value;
@@ -45,8 +53,11 @@ pub const WITNESSES: u64 = 1 << 63;
 const SCAN_MAX: u64 = 1_000;
 /// The maximum number of rows that clients scan.
 const SCANNED_MAX: u64 = 4;
+/// The maximum number of transactions in a chain between the two rows that a client updates one
+/// after the other.
+const LINKS_MAX: u64 = 3;
 /// The percentage of writes that delete their row instead, except in the mix of ranges, which has
-/// its own.
+/// its own, and in chains.
 const DELETE_PERCENT: u64 = 10;
 /// The minimum number of rows in use at a time, so that each has a next one.
 const ROWS_MIN: u64 = 2;
@@ -64,12 +75,14 @@ pub enum Mix {
     Cycle,
     /// Scans with inserts and deletes.
     Ranges,
+    /// Updates of a row and the next one, and of two rows one after the other.
+    Chain,
 }
 
 impl Mix {
     /// All mixes.
-    pub const ALL: [Self; 5] =
-        [Self::Register, Self::LongFork, Self::WriteSkew, Self::Cycle, Self::Ranges];
+    pub const ALL: [Self; 6] =
+        [Self::Register, Self::LongFork, Self::WriteSkew, Self::Cycle, Self::Ranges, Self::Chain];
 
     /// The name on command lines.
     pub const fn name(self) -> &'static str {
@@ -79,6 +92,7 @@ impl Mix {
             Self::WriteSkew => "write-skew",
             Self::Cycle => "cycle",
             Self::Ranges => "ranges",
+            Self::Chain => "chain",
         }
     }
 }
@@ -242,6 +256,7 @@ impl Definition for Registers {
         Mix::WriteSkew.name(),
         Mix::Cycle.name(),
         Mix::Ranges.name(),
+        Mix::Chain.name(),
     ];
     const IS_RECORDED: bool = true;
 
@@ -256,7 +271,8 @@ impl Definition for Registers {
     }
 
     fn generator(&self, client: Client) -> Generator {
-        Generator { registers: self.clone(), client: client.index, txns: 0, values: 0 }
+        let registers = self.clone();
+        Generator { registers, client: client.index, txns: 0, values: 0, then: None }
     }
 }
 
@@ -267,6 +283,15 @@ impl Facts for Registers {
 
     fn is_of_histories(&self) -> bool {
         true
+    }
+
+    fn partitions(&self, shards: u16) -> Partitions {
+        let by_hash = Partitions::new(shards, partition::Rule::OF_WHOLE_KEY);
+        match self.mix {
+            Mix::Chain => by_hash
+                .with(REGISTERS, partition::Rule::Number { bytes: size_of::<u64>(), first: 0 }),
+            _ => by_hash,
+        }
     }
 
     fn procedures(&self) -> Vec<&'static str> {
@@ -291,6 +316,8 @@ pub struct Generator {
     client: u32,
     txns: u64,
     values: u32,
+    /// In a chain: the row that the next transaction updates, after the one of the last.
+    then: Option<u64>,
 }
 
 impl Generator {
@@ -298,7 +325,7 @@ impl Generator {
     pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let mut ops = self.drawn_ops(dice);
         // What follows is drawn last, so that a seed draws the same operations as before.
-        let is_of_writes = self.registers.mix != Mix::Ranges;
+        let is_of_writes = !matches!(self.registers.mix, Mix::Ranges | Mix::Chain);
         for op in &mut ops {
             match op {
                 Op::Write { row, .. } if is_of_writes && dice.percent(DELETE_PERCENT) => {
@@ -346,6 +373,7 @@ impl Generator {
                 ops
             }
             Mix::Ranges => self.ranges(base, dice),
+            Mix::Chain => self.chain(base, dice),
         }
     }
 
@@ -379,6 +407,32 @@ impl Generator {
             ops.push(scan);
         }
         ops
+    }
+
+    fn chain(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
+        if let Some(row) = self.then.take() {
+            return vec![Op::Read { row }, self.write(row)];
+        }
+        let rows = self.registers.rows;
+        let links = dice.between(1, (rows - 1).min(LINKS_MAX));
+        let first = base + dice.below(rows - links);
+        // A pair of updates stays in one era.
+        let is_last_of_era = self.txns.is_multiple_of(TXNS_PER_ERA);
+        match dice.below(10) {
+            0..4 if !is_last_of_era => {
+                let ends = [first, first + links];
+                let at = dice.below(2) as usize;
+                self.then = Some(ends[1 - at]);
+                vec![Op::Read { row: ends[at] }, self.write(ends[at])]
+            }
+            4 => (first..=first + links).map(|row| Op::Read { row }).collect(),
+            _ => {
+                let pair = [first, first + 1];
+                let reads = pair.map(|row| Op::Read { row });
+                let writes = pair.map(|row| self.write(row));
+                reads.into_iter().chain(writes).collect()
+            }
+        }
     }
 
     fn write(&mut self, row: u64) -> Op {

@@ -15,15 +15,43 @@
 //!                            by stamp               :         they tell each other
 //! ```
 //!
-//! This is the order of transactions alone: one leader for each shard, no replication and no
-//! messages on a wire. No node runs it yet.
+//! Each shard has n = 2f + 1 replicas, of which one is the leader. A transaction is committed on a
+//! shard by one of two quorums. If a leader fails, another one rebuilds the log:
+//!
+//! ```text
+//!   leader    ready --+-- result, stamp, prefix -->  coordinator
+//!   follower  ready --+-- stamp, prefix ---------->    fast: a super quorum is equal
+//!                     |
+//!   leader    released, in the log -- synced ----->    slow: f + 1 have it in their logs
+//!   follower  in the log ------------ synced ----->
+//!
+//!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
+//! ```
+//!
+//! The state machine runs clusters with one shard. It is not in the list of protocols yet: it takes
+//! no checkpoints, and a lost disk can't be replaced. The order of transactions over several shards
+//! is there without replicas.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | stamps | §3.1 | `stamp.rs` | | a place in the serial order |
+//! | coordinators | §3.1 | `coordinator.rs`, `transactions.rs`, `delays.rs` | Submit | a stamp, and who waits for it |
+//! | stamps | §3.1 | `stamp.rs`, `ceiling.rs` | | a place in the serial order |
 //! | arrival, expiry and release | §3.2, §3.3, Algorithm 1 | `order.rs` | | the stamp on this shard |
 //! | timestamp agreement | §3.5, §3.6 | `timestamp_agreement.rs` | Stamped, Ready | one stamp on all shards |
 //! | watermarks | §6 | `watermarks.rs` | Stamped, Watermark | that nothing will come before a stamp |
+//! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
+//! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
+//! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
+//! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
+//! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
+//! | commit | §3.7 | `commit.rs` | | every outcome |
+//! | views | §4 | `views.rs`, `view_change.rs` | Agreement, ViewChange, StartView | who leads, and with which log |
+//! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
+//! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
+//! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
+//! | strict reads | | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
+//! | restart | §4 | `recovery.rs` | | the log, and what was promised |
+//! | stop | | `stop.rs` | | that another replica leads |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
 //!
@@ -38,6 +66,15 @@
 //!    only grow. If the transaction was ready, its run is void.
 //! 4. *Released.* With `heads`, when all of its leaders have it ready at one stamp. With
 //!    `watermarks`, when all have told their stamps, and nobody accepts anything below the largest.
+//! 5. *Committed.* On the fast path, a super quorum with the leader has the transaction at one
+//!    stamp and after the same transactions. On the slow path, f + 1 replicas have it durably in
+//!    the log of one view. In both cases the leader's result counts, and leaders of all shards have
+//!    one stamp.
+//! 6. *Recovered.* A new leader asks f + 1 replicas. It takes the longest log of the newest view,
+//!    and the unsynced transactions that ⌈f/2⌉ + 1 of them accepted in time at one stamp, in this
+//!    view, above all conflicting ones of the log and above the closed stamp.
+//! 7. *Floor of a view.* Its leader accepts nothing at or below the promises, closed stamps and
+//!    reads of the reports, and says so in its log.
 //!
 //! # Invariants
 //!
@@ -45,11 +82,15 @@
 //! - A ready transaction is at the head until it is released or moves.
 //! - A transaction is released at one stamp on all shards.
 //! - Transactions that conflict are released in the order of their stamps, on each shard.
+//! - The logs of one view are beginnings of its leader's log.
+//! - A committed transaction is in the logs of all later views, at its stamp, and depends on the
+//!   same transactions as before.
 //!
 //! # Differences from the paper
 //!
 //! Published forms of the protocol tell stamps at different moments. `exhaustive.rs` visits every
-//! order of events in small cases, and finds the following errors.
+//! order of events in small cases, and finds the first three of the following errors, and those of
+//! replication.
 //!
 //! - **A stamp that was raised is told at once.** In Algorithm 1, leaders tell stamps after the
 //!   execution only. Then two leaders can wait for each other forever: T1 is late at one shard and
@@ -68,10 +109,228 @@
 //! - **Equal stamps do not exist**, because each issuer has its own.
 //! - **Floors are kept for a time only**, and for ranges, too.
 //! - **`watermarks` is new**: it needs no second round, and its stamps agree with real time.
+//! - **The log is an order for each key**, and not a list by timestamps. A follower keeps unsynced
+//!   transactions that commute with later ones of the leader's log, and a new leader recovers them.
+//!   By §3.7 and §4 they would be lost although a super quorum has replied: see `rebuild.rs`.
+//! - **A prefix hash covers dependencies of dependencies**, and transactions of a bounded time. The
+//!   report's hashes of keys cover the direct ones alone. A client could then have a result that
+//!   was computed from a transaction that no log has: see `hashes.rs`.
+//! - **The leader's fast reply does not count as its log**: see `quorum.rs`.
+//! - **Floors and closed stamps outlive a leader**: see `rebuild.rs`. Readers leave no entry.
 
+mod ceiling;
+pub mod cells;
+mod commit;
+mod coordinator;
+mod delays;
 #[cfg(test)]
 mod exhaustive;
+mod fast_path;
+mod fast_replies;
+pub mod hashes;
+mod knowledge;
+mod leading;
+mod log;
+mod log_sync;
+mod marks;
+mod messages;
+mod options;
 pub mod order;
+mod progress;
+pub mod quorum;
+mod reads;
+pub mod rebuild;
+mod recovery;
 pub mod stamp;
+mod state;
+mod stop;
 pub mod timestamp_agreement;
+mod transactions;
+mod view_change;
+mod views;
 pub mod watermarks;
+
+use pangea_core::guarantee::Guarantee;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+
+use crate::presence::{self, RejoinTimer};
+use knowledge::Known;
+use log::{Position, ViewNumber};
+pub use messages::Message;
+pub use options::{Options, Path};
+use state::State;
+use views::Told;
+
+/// A replica.
+pub struct Tiga {
+    state: State,
+}
+
+/// The timers of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// The next cell is over.
+    Release,
+    /// The clock of agreement ticks.
+    Tick,
+    /// The replica reports its progress to its peers.
+    Progress,
+    /// The replica repeats its `Rejoin` requests to its peers.
+    Rejoin,
+}
+
+impl From<RejoinTimer> for Timer {
+    fn from(_: RejoinTimer) -> Self {
+        Self::Rejoin
+    }
+}
+
+impl presence::Host for Tiga {
+    type Memory = Known;
+}
+
+impl Protocol for Tiga {
+    const NAME: &'static str = "tiga";
+    const NEEDS_CLOCKS: bool = true;
+    const MARKS: &'static [Mark] = marks::ALL;
+
+    type Message = Message;
+    type Timer = Timer;
+    type Options = Options;
+
+    fn guarantee(_: &Options) -> Guarantee {
+        Options::guarantee()
+    }
+
+    fn drawn_options(rng: &mut fastrand::Rng) -> Options {
+        Options::drawn(rng)
+    }
+
+    fn new(setup: Setup<Self>) -> Self {
+        Self { state: State::new(setup) }
+    }
+
+    fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
+        match input {
+            Input::Restart(durable) => self.on_restart(cx, durable),
+            Input::Submit(submissions) => self.on_submit(cx, submissions),
+            Input::Message { from, message } => self.on_message(cx, from, message),
+            Input::Timer(Timer::Release) | Input::Resume => {}
+            Input::Timer(Timer::Tick) => self.on_tick(cx),
+            Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
+            Input::Timer(Timer::Rejoin) => {
+                self.state.presence.on_rejoin_timeout(cx, &self.state.replica);
+            }
+            Input::Durable(position) => self.on_durable(cx, position),
+            Input::PeerUp(peer) => self.on_peer_up(cx, peer),
+            Input::PeerDown(peer) => self.on_peer_down(peer),
+            Input::Stop => self.on_stop(cx),
+            Input::Checkpointed(_) | Input::CheckpointFailed(_) => {
+                unreachable!("Tiga takes no checkpoints yet")
+            }
+            Input::Prefetched { .. } => unreachable!("Tiga fetches no rows"),
+        }
+        self.settle_agreement(cx);
+        self.send_submits(cx);
+        self.finish_view_change();
+        self.append_arrived(cx);
+        self.release(cx);
+        self.reply_ready(cx);
+        self.send_log(cx);
+        self.send_replies(cx);
+        self.advance_commit(cx);
+        self.answer_reads(cx);
+        self.answer_fresh(cx);
+        self.advance_stop(cx);
+    }
+
+    fn status(&self) -> Status {
+        self.state.status()
+    }
+
+    fn may_stop(&self) -> bool {
+        self.state.stop.is_some_and(|stop| stop.may_end)
+    }
+
+    fn invariants(&self) {
+        self.state.invariants();
+    }
+}
+
+impl Tiga {
+    fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let Some(from) = self.state.replica.group.member(from) else { return };
+        if matches!(message, Message::Presence(_)) {
+            self.handle(cx, from, message);
+            for early in self.state.presence.take_admitted(from) {
+                self.handle(cx, from, early);
+            }
+        } else if let Some(message) = self.state.presence.admit(cx, from, message) {
+            self.handle(cx, from, message);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
+            return cx.mark(refused);
+        }
+        self.state.views.note_heard(from, cx.now.at);
+        match message {
+            Message::Presence(message) => {
+                presence::on_message(self, cx, from, message);
+            }
+            Message::Submit { transactions } => self.on_transactions(cx, transactions),
+            Message::Found { transactions } => self.on_found(cx, transactions),
+            Message::FastReplies { view, replies } => {
+                self.on_fast_replies(cx, from, ViewNumber(view), &replies);
+            }
+            Message::LogSync { suffix } => self.on_log_sync(cx, from, &suffix),
+            Message::Synced { view, upto } => {
+                self.on_synced(from, ViewNumber(view), Position(upto));
+            }
+            Message::Fetch { txns } => self.on_fetch(cx, from, &txns),
+            Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
+            Message::ViewChange { view, report } => {
+                self.on_view_change(cx, from, ViewNumber(view), &report);
+            }
+            Message::StartView { suffix } => self.on_start_view(cx, from, &suffix),
+            Message::Progress { sent, view, normal, last, committed, leads, is_leaving, delay } => {
+                let told = Told {
+                    view: ViewNumber(view),
+                    last: (ViewNumber(normal), Position(last)),
+                    committed: Position(committed),
+                    leads,
+                    is_leaving,
+                };
+                self.on_progress(cx, from, told, (sent, delay));
+            }
+            Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
+            Message::FreshReply { token, version } => {
+                self.on_fresh_reply(cx, from, (token, version));
+            }
+        }
+    }
+
+    /// Both lanes to a peer are connected: messages sent earlier may be lost.
+    fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let Some(peer) = self.state.replica.group.member(peer) else { return };
+        let State { replica, presence, delays, .. } = &mut self.state;
+        replica.is_up[peer.index()] = true;
+        presence.forget_session(peer);
+        delays.forget(peer.index());
+        // The rest follows when the peer has greeted: it may be a node of another cluster.
+        presence::greet(self, cx, peer);
+    }
+
+    /// The connection to a peer is lost.
+    fn on_peer_down(&mut self, peer: NodeId) {
+        let Some(peer) = self.state.replica.group.member(peer) else { return };
+        let State { replica, presence, leading, .. } = &mut self.state;
+        replica.is_up[peer.index()] = false;
+        presence.forget_session(peer);
+        if let Some(leading) = leading {
+            leading.sent[peer.index()] = None;
+        }
+    }
+}

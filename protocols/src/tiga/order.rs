@@ -188,6 +188,22 @@ impl Leader {
         self.settle(effects);
     }
 
+    /// Issues no stamp at or below this one any more.
+    pub fn skip_issued(&mut self, stamp: Stamp) {
+        self.raises.skip_to(stamp);
+    }
+
+    /// Issues a stamp at a microsecond, or as soon after it as possible, for a transaction whose own
+    /// stamp is unfit.
+    pub fn issue(&mut self, us: u64) -> Stamp {
+        self.raises.issue(us)
+    }
+
+    /// A stamp above which the leader has issued none.
+    pub fn last_issued(&self) -> Stamp {
+        Stamp::last_of(self.raises.last_us())
+    }
+
     /// Forgets a released transaction, of which nothing more will be heard.
     pub fn forget(&mut self, txn: TxnId) {
         assert!(self.released.remove(&txn), "{txn} is not released");

@@ -14,7 +14,7 @@
 use std::fmt;
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::time::{Span, Timestamp};
+use pangea_core::time::Span;
 
 /// The bits of a stamp that name its issuer.
 const ISSUER_BITS: u32 = 12;
@@ -22,11 +22,8 @@ const ISSUER_BITS: u32 = 12;
 /// The maximum number of nodes: each has two issuers.
 pub const NODES_MAX: u16 = 1 << (ISSUER_BITS - 1);
 
-/// The beginning of the year 2025, in microseconds since the Unix epoch.
-const YEAR_2025_US: u64 = 1_735_689_600_000_000;
-
-/// The place of a transaction in the serial order: microseconds since an [`Origin`], and the issuer
-/// of the stamp.
+/// The place of a transaction in the serial order: microseconds since the origin of the clocks, and
+/// the issuer of the stamp. On real nodes that is the Unix epoch, and stamps last until 2112.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(u64);
 
@@ -54,6 +51,16 @@ impl Stamp {
     pub fn last_of(us: u64) -> Self {
         assert!(us < 1 << (u64::BITS - ISSUER_BITS), "the time is beyond the last stamp");
         Self(us << ISSUER_BITS | ((1 << ISSUER_BITS) - 1))
+    }
+
+    /// The 64 bits, for codecs.
+    pub(super) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The inverse of [`Stamp::to_bits`].
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
     }
 
     /// The largest stamp that is at least this span before the microsecond of this one.
@@ -85,24 +92,6 @@ impl fmt::Display for Stamp {
 impl fmt::Debug for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// The time of stamp zero, the same on all nodes of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin(Timestamp);
-
-impl Origin {
-    /// For clocks that read the time since the Unix epoch. Twice the number of a stamp then fits
-    /// into a signed integer of 64 bits until the year 2060.
-    pub const YEAR_2025: Self = Self(Timestamp::from_us(YEAR_2025_US));
-
-    /// For clocks that begin at the start of a run.
-    pub const START: Self = Self(Timestamp::from_us(0));
-
-    /// The microseconds from the origin to a time, or zero for an earlier time.
-    pub fn us_until(self, at: Timestamp) -> u64 {
-        at.since(self.0).us
     }
 }
 
@@ -140,6 +129,11 @@ impl Issuer {
         self.last_us = us.max(self.last_us + 1);
         assert!(self.last_us < 1 << (u64::BITS - ISSUER_BITS), "the stamps are exhausted");
         Stamp(self.last_us << ISSUER_BITS | self.bits)
+    }
+
+    /// Issues no stamp at or below this one any more.
+    pub fn skip_to(&mut self, stamp: Stamp) {
+        self.last_us = self.last_us.max(stamp.us());
     }
 
     /// Issues a stamp just above a floor.
@@ -207,16 +201,5 @@ mod tests {
         let stamp = issuer(3, Role::Coordinator).issue(1_234);
         assert_eq!(Stamp::from(SnapshotVersion::from(stamp)), stamp);
         assert_eq!(stamp.to_string(), "1234@n3");
-    }
-
-    #[test]
-    fn twice_a_stamp_of_this_decade_fits_into_a_signed_integer() {
-        const DECADE_US: u64 = 10 * 366 * 86_400_000_000;
-        let at = Timestamp::from_us(YEAR_2025_US + DECADE_US);
-        let us = Origin::YEAR_2025.us_until(at);
-        assert_eq!(us, DECADE_US);
-        assert!(SnapshotVersion::from(Stamp::last_of(us)).0 < i64::MAX as u64 / 2);
-        assert_eq!(Origin::YEAR_2025.us_until(Timestamp::from_us(7)), 0);
-        assert_eq!(Origin::START.us_until(Timestamp::from_us(7)), 7);
     }
 }

@@ -4,8 +4,8 @@ use pangea_core::protocol::{Mark, Rarity};
 use pangea_core::time::Span;
 
 use super::{
-    CLOCK_MS_MAX, DISK_TIMES_MAX, Fault, FaultKind, LINK_TIMES_MAX, LaneName, PROCESSOR_TIMES_MAX,
-    Role, Rule, Target,
+    CLOCK_MS_MAX, CLOCK_RATE_PPM_MAX, DISK_TIMES_MAX, Fault, FaultKind, LINK_TIMES_MAX, LaneName,
+    PROCESSOR_TIMES_MAX, Role, Rule, Target,
 };
 use crate::rng::SimRng;
 
@@ -20,6 +20,8 @@ const LENGTH_MS: (u64, u64) = (30, 3_000);
 const PAUSE_MS_MAX: u64 = 2_000;
 /// The maximum number of losses of a flapping connection.
 const FLAPS_MAX: u64 = 8;
+/// The range of the time for which a clock has a wrong rate, in ms.
+const RATE_MS: (u64, u64) = (500, 6_000);
 /// The range of the bandwidth of a narrow link.
 const NARROW_BYTES_PER_MS: (u64, u64) = (100, 10_000);
 
@@ -41,6 +43,10 @@ const MARK_TIMES: u64 = 5;
 /// The number of effects between a mark and the crash, at most.
 const MARK_EFFECTS_MAX: u64 = 20;
 
+/// Kinds for protocols whose order depends on clocks.
+const OF_TIME: &[FaultKind] =
+    &[FaultKind::ClockRate, FaultKind::ClockFreeze, FaultKind::LateMessages];
+
 /// The generators of a run's faults. Kinds that were added later have their own, so that a seed
 /// still draws the same faults of the older kinds.
 #[derive(Debug)]
@@ -55,6 +61,8 @@ pub struct Dice {
     pub upgrades: SimRng,
     /// Draws faults of caches.
     pub caches: SimRng,
+    /// Draws the kinds for protocols whose order depends on clocks.
+    pub of_time: SimRng,
 }
 
 impl Dice {
@@ -66,8 +74,17 @@ impl Dice {
             newest: SimRng::fork(seed, "newest faults", 0),
             upgrades: SimRng::fork(seed, "upgrades", 0),
             caches: SimRng::fork(seed, "caches", 0),
+            of_time: SimRng::fork(seed, "faults of time", 0),
         }
     }
+}
+
+/// Returns the kinds to draw from. Kinds for protocols whose order depends on clocks are left out
+/// for other protocols, unless all others are excluded.
+pub fn kinds_for(allowed: &[FaultKind], needs_clocks: bool) -> Vec<FaultKind> {
+    let is_of_time = |kind: &FaultKind| OF_TIME.contains(kind);
+    let are_wanted = needs_clocks || allowed.iter().all(is_of_time);
+    allowed.iter().copied().filter(|kind| are_wanted || !is_of_time(kind)).collect()
 }
 
 /// Draws crashes and lost disks of caches, one for about every other cache.
@@ -97,7 +114,9 @@ pub fn draw(
     duration: Span,
     marks: &[Mark],
 ) -> Vec<Rule> {
-    let Dice { usual, later, newest, upgrades, .. } = dice;
+    let Dice { usual, later, newest, upgrades, of_time, .. } = dice;
+    let (timed, allowed): (Vec<FaultKind>, Vec<FaultKind>) =
+        allowed.iter().copied().partition(|kind| OF_TIME.contains(kind));
     let is_newest = |kind: &FaultKind| NEWEST.contains(kind);
     let (last, others): (Vec<FaultKind>, Vec<FaultKind>) =
         allowed.iter().copied().partition(is_newest);
@@ -127,6 +146,9 @@ pub fn draw(
             rules.extend(draw_newest(newest, kind, faults_max, nodes, duration, marks));
         }
     }
+    let is_drawn = |_: &FaultKind| allowed.is_empty() || of_time.chance(500);
+    let kinds: Vec<FaultKind> = timed.into_iter().filter(is_drawn).collect();
+    rules.extend(draw_of(of_time, &kinds, faults_max, nodes, duration));
     rules.sort_by_key(|rule| rule.at_ms);
     rules
 }
@@ -209,10 +231,6 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
         dice.between(DOWN_MS.0, most)
     };
     let length_ms = dice.between(LENGTH_MS.0, LENGTH_MS.1);
-    let mut by_ms = || {
-        let size = dice.between(1, CLOCK_MS_MAX) as i64;
-        if dice.chance(500) { size } else { -size }
-    };
     Some(match kind {
         FaultKind::Crash => (Fault::Crash { node, after_effects }, down_ms),
         FaultKind::CoordinatorCrash => {
@@ -223,29 +241,14 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
         FaultKind::DiskLoss => (Fault::DiskLoss { node }, down_ms),
         FaultKind::BitFlip => (Fault::BitFlip { node }, down_ms),
         FaultKind::FullStop => (Fault::FullStop {}, down_ms),
-        FaultKind::Partition => (draw_cut(dice, nodes, false), length_ms),
-        FaultKind::OneWay => (draw_cut(dice, nodes, true), length_ms),
-        FaultKind::Partial => {
-            let [a, b] = draw_pair(dice, nodes);
-            (Fault::Cut { from: vec![a], to: vec![b], one_way: false }, length_ms)
-        }
-        FaultKind::Flap => {
-            let times = dice.between(1, FLAPS_MAX);
-            (Fault::Flap { between: draw_pair(dice, nodes), times }, length_ms)
-        }
-        FaultKind::SlowLink => {
-            let times = dice.between(2, LINK_TIMES_MAX);
-            (Fault::SlowLink { between: draw_pair(dice, nodes), times }, length_ms)
-        }
-        FaultKind::NarrowLink => {
-            let bytes_per_ms = dice.between(NARROW_BYTES_PER_MS.0, NARROW_BYTES_PER_MS.1);
-            (Fault::NarrowLink { between: draw_pair(dice, nodes), bytes_per_ms }, length_ms)
-        }
-        FaultKind::HeldLane => {
-            let [from, to] = draw_pair(dice, nodes);
-            let lane = if dice.chance(500) { LaneName::Bulk } else { LaneName::Control };
-            (Fault::HeldLane { from, to, lane }, length_ms)
-        }
+        FaultKind::Partition
+        | FaultKind::OneWay
+        | FaultKind::Partial
+        | FaultKind::Flap
+        | FaultKind::SlowLink
+        | FaultKind::NarrowLink
+        | FaultKind::HeldLane
+        | FaultKind::LateMessages => (draw_of_link(dice, kind, nodes), length_ms),
         FaultKind::SlowDisk => {
             (Fault::SlowDisk { node, times: dice.between(2, DISK_TIMES_MAX) }, length_ms)
         }
@@ -264,9 +267,60 @@ fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault
             (Fault::Upgrade { in_order, rolling, after_all }, down_ms.min(DOWN_MS.1))
         }
         FaultKind::CrashAfterMark => unreachable!("a mark is drawn with it"),
-        FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),
-        FaultKind::LyingClock => (Fault::LyingClock { node, by_ms: by_ms() }, length_ms),
+        FaultKind::ClockFreeze => (Fault::ClockFreeze { node }, length_ms),
+        FaultKind::ClockRate => {
+            let ppm = draw_either_way(dice, CLOCK_RATE_PPM_MAX);
+            (Fault::ClockRate { node, ppm }, dice.between(RATE_MS.0, RATE_MS.1))
+        }
+        FaultKind::ClockJump => {
+            let by_ms = draw_either_way(dice, CLOCK_MS_MAX);
+            (Fault::ClockJump { node, by_ms }, length_ms)
+        }
+        FaultKind::LyingClock => {
+            let by_ms = draw_either_way(dice, CLOCK_MS_MAX);
+            (Fault::LyingClock { node, by_ms }, length_ms)
+        }
     })
+}
+
+/// Draws a fault of a link, of a kind that needs peers.
+fn draw_of_link(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Fault {
+    match kind {
+        FaultKind::Partition => draw_cut(dice, nodes, false),
+        FaultKind::OneWay => draw_cut(dice, nodes, true),
+        FaultKind::Partial => {
+            let [a, b] = draw_pair(dice, nodes);
+            Fault::Cut { from: vec![a], to: vec![b], one_way: false }
+        }
+        FaultKind::Flap => {
+            let times = dice.between(1, FLAPS_MAX);
+            Fault::Flap { between: draw_pair(dice, nodes), times }
+        }
+        FaultKind::SlowLink => {
+            let times = dice.between(2, LINK_TIMES_MAX);
+            Fault::SlowLink { between: draw_pair(dice, nodes), times }
+        }
+        FaultKind::NarrowLink => {
+            let bytes_per_ms = dice.between(NARROW_BYTES_PER_MS.0, NARROW_BYTES_PER_MS.1);
+            Fault::NarrowLink { between: draw_pair(dice, nodes), bytes_per_ms }
+        }
+        FaultKind::HeldLane => {
+            let [from, to] = draw_pair(dice, nodes);
+            let lane = if dice.chance(500) { LaneName::Bulk } else { LaneName::Control };
+            Fault::HeldLane { from, to, lane }
+        }
+        FaultKind::LateMessages => {
+            let [from, to] = draw_pair(dice, nodes);
+            Fault::LateMessages { from, to }
+        }
+        _ => unreachable!("{kind} is not a fault of a link"),
+    }
+}
+
+/// Draws a number other than 0, up to `most` in either direction.
+fn draw_either_way(dice: &mut SimRng, most: u64) -> i64 {
+    let size = dice.between(1, most) as i64;
+    if dice.chance(500) { size } else { -size }
 }
 
 /// Draws a cut between some nodes and all other nodes.

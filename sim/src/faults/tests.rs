@@ -49,6 +49,30 @@ fn the_newest_kinds_leave_the_others_of_a_seed_as_they_were() {
     assert!((10..=45).contains(&with_new), "{with_new}");
 }
 
+/// The seeds of protocols that ask for no faults of time draw none, and the others are the same.
+#[test]
+fn faults_of_time_are_for_protocols_that_ask_for_them() {
+    const OF_TIME: [FaultKind; 3] =
+        [FaultKind::ClockRate, FaultKind::ClockFreeze, FaultKind::LateMessages];
+    let is_of_time = |rule: &&Rule| OF_TIME.contains(&rule.fault.kind(3));
+    let drawn = |seed, needs_clocks| {
+        let kinds = kinds_for(&FaultKind::ALL, needs_clocks);
+        draw(&mut Dice::of(seed), &kinds, 12, 3, Span::from_ms(8_000), &MARKS)
+    };
+    let mut with_them = 0;
+    for seed in 0..50 {
+        let (without, with) = (drawn(seed, false), drawn(seed, true));
+        assert!(!without.iter().any(|rule| is_of_time(&rule)), "{without:?}");
+        let others: Vec<&Rule> = with.iter().filter(|rule| !is_of_time(rule)).collect();
+        assert_eq!(others, without.iter().collect::<Vec<_>>());
+        with_them += u64::from(others.len() < with.len());
+    }
+    assert!((20..50).contains(&with_them), "{with_them}");
+    assert_eq!(kinds_for(&OF_TIME, false), OF_TIME, "nothing else is allowed");
+    assert_eq!(kinds_for(&[OF_TIME[0], FaultKind::Crash], false), [FaultKind::Crash]);
+    assert_eq!(kinds_for(&[], false), []);
+}
+
 #[test]
 fn every_kind_is_found_by_its_name() {
     for kind in FaultKind::ALL {
@@ -69,6 +93,7 @@ fn what_is_drawn_is_of_its_kind_and_within_bounds_and_ends_in_time() {
                 newest: fork("newest"),
                 upgrades: fork("upgrades"),
                 caches: fork("caches"),
+                of_time: fork("of time"),
             };
             let rules = draw(dice, &[kind], 500, nodes, duration, &MARKS);
             assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));
@@ -110,6 +135,8 @@ fn a_rule_is_read_and_written_and_what_is_wrong_with_it_is_said() {
         ("cut = { from = [0, 1], to = [1] }", "no link to itself"),
         ("slow-link = { between = [0, 1], times = 31 }", "from 1 to 30"),
         ("lying-clock = { node = 1, by_ms = -9000 }", "from 1 to 3000"),
+        ("clock-rate = { node = 1, ppm = -50001 }", "from 1 to 50000"),
+        ("late-messages = { from = 1, to = 1 }", "no link to itself"),
         ("crash-after-mark = { node = 1 }", "missing field `mark`"),
         ("crash-after-mark = { mark = \"a.b\", times = 0 }", "from 1 to 1000"),
     ] {

@@ -9,6 +9,7 @@ use pangea_core::time::{Span, Timestamp};
 use super::network::LANES;
 use super::upgrade::UpgradeKind;
 use super::{Event, World};
+use crate::clock::STANDSTILL_PPM;
 use crate::faults::{self, Dice, Fault, FaultKind, Role, Rule, Target};
 use crate::trace::Outside;
 
@@ -32,6 +33,10 @@ pub(super) enum FaultEnd {
     SlowProcessor(NodeId),
     /// Restores the clock's previous error.
     Clock { node: NodeId, by_us: i64, is_known: bool },
+    /// Restores the rate of a clock.
+    ClockRate(NodeId),
+    /// Messages of a direction are no longer late.
+    LateMessages(NodeId, NodeId),
     /// Lets clients begin transactions.
     Quiet,
     /// Ends all faults.
@@ -125,7 +130,8 @@ impl<P: Protocol> World<P> {
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
         let caches: Vec<u16> = self.topology.all_ids().skip(nodes).map(|it| it.0).collect();
         // Rules are drawn even if they are given, so that drawn and given rules make the same run.
-        let drawn = faults::draw(dice, &settings.faults, most, nodes, settings.duration, P::MARKS);
+        let kinds = faults::kinds_for(&settings.faults, P::NEEDS_CLOCKS);
+        let drawn = faults::draw(dice, &kinds, most, nodes, settings.duration, P::MARKS);
         let of_caches = faults::draw_for_caches(dice, &caches, settings.duration);
         let of_caches = if settings.faults.is_empty() { Vec::new() } else { of_caches };
         let drawn = drawn.into_iter().chain(of_caches).collect();
@@ -204,6 +210,13 @@ impl<P: Protocol> World<P> {
                 self.begin_upgrade(kind, ends.since(self.now));
                 None
             }
+            fault => self.break_link(fault, ends),
+        }
+    }
+
+    /// Begins a fault of a link, or else of a node.
+    fn break_link(&mut self, fault: Fault, ends: Timestamp) -> Option<FaultEnd> {
+        match fault {
             Fault::Cut { from, to, one_way } => Some(self.cut(&from, &to, one_way)),
             Fault::Flap { between: [a, b], times } => {
                 let each = ends.since(self.now).us / times.max(1);
@@ -225,6 +238,11 @@ impl<P: Protocol> World<P> {
                 let (from, to, lane) = (NodeId(from), NodeId(to), Lane::from(lane));
                 self.network.block(from, to, lane);
                 Some(FaultEnd::Unblock(vec![(from, to)], vec![lane]))
+            }
+            Fault::LateMessages { from, to } => {
+                let (from, to) = (NodeId(from), NodeId(to));
+                self.network.set_late(from, to, true);
+                Some(FaultEnd::LateMessages(from, to))
             }
             fault => self.break_node(fault, ends),
         }
@@ -290,6 +308,8 @@ impl<P: Protocol> World<P> {
             }
             Fault::ClockJump { node, by_ms } => Some(self.break_clock(node, by_ms, true)),
             Fault::LyingClock { node, by_ms } => Some(self.break_clock(node, by_ms, false)),
+            Fault::ClockRate { node, ppm } => Some(self.break_rate(node, ppm)),
+            Fault::ClockFreeze { node } => Some(self.break_rate(node, STANDSTILL_PPM)),
             Fault::Crash { .. }
             | Fault::Destroy { .. }
             | Fault::DiskLoss { .. }
@@ -302,7 +322,8 @@ impl<P: Protocol> World<P> {
             | Fault::Flap { .. }
             | Fault::SlowLink { .. }
             | Fault::NarrowLink { .. }
-            | Fault::HeldLane { .. } => unreachable!("not a fault of a node"),
+            | Fault::HeldLane { .. }
+            | Fault::LateMessages { .. } => unreachable!("not a fault of a node"),
         }
     }
 
@@ -310,6 +331,12 @@ impl<P: Protocol> World<P> {
         let (node, by_us) = (self.target(node), by_ms * 1_000);
         self.nodes[node.index()].clock.shift(by_us, is_known);
         FaultEnd::Clock { node, by_us: -by_us, is_known }
+    }
+
+    fn break_rate(&mut self, node: Target, ppm: i64) -> FaultEnd {
+        let node = self.target(node);
+        self.set_clock_rate(node, ppm);
+        FaultEnd::ClockRate(node)
     }
 
     pub(super) fn on_fault_end(&mut self, end: FaultEnd) {
@@ -336,6 +363,8 @@ impl<P: Protocol> World<P> {
             FaultEnd::Clock { node, by_us, is_known } => {
                 self.nodes[node.index()].clock.shift(by_us, is_known);
             }
+            FaultEnd::ClockRate(node) => self.set_clock_rate(node, 0),
+            FaultEnd::LateMessages(from, to) => self.network.set_late(from, to, false),
             FaultEnd::Heal => {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
                 self.network.heal();

@@ -1,8 +1,10 @@
 //! Connections as nodes observe them: up, down, and messages in between.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
-use pangea_core::ids::NodeId;
-use pangea_core::protocol::{Input, Lane, Message, Protocol};
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::{Effect, Input, Lane, Message, Protocol};
 use pangea_core::time::Span;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,14 +19,39 @@ const KEEP_ALIVE_US: (u64, u64) = (200_000, 1_500_000);
 const BACKOFF_US: (u64, u64) = (5_000, 200_000);
 
 impl<P: Protocol> World<P> {
-    /// Encodes a message and sends it.
-    pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, message: &P::Message) {
+    /// Returns the indexes of the last message of each lane to each node, among effects that are
+    /// carried out together once the log is durable up to a position. Nothing if no messages are
+    /// late.
+    pub(super) fn last_messages(
+        &self,
+        effects: &[Effect<P>],
+        synced: LogPosition,
+    ) -> BTreeSet<usize> {
+        let mut last = BTreeMap::new();
+        for (at, effect) in effects.iter().enumerate().filter(|_| self.network.has_late()) {
+            if let Effect::Send { to, message, after } = effect
+                && *after <= synced
+            {
+                last.insert((*to, message.lane() as usize), at);
+            }
+        }
+        last.into_values().collect()
+    }
+
+    /// Encodes a message and sends it. `is_last` says whether it is the last one of a step.
+    pub(super) fn transmit(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        message: &P::Message,
+        is_last: bool,
+    ) {
         let mut encoded = Vec::new();
         message.encode(&mut encoded);
         self.counts.messages += 1;
         self.counts.bytes += encoded.len() as u64;
         let bytes = Bytes::from(encoded);
-        match self.network.send(self.now, from, to, message.lane(), bytes) {
+        match self.network.send(self.now, (from, to), message.lane(), bytes, is_last) {
             Some((at, flight)) => self.queue.push(at, Event::Arrive(flight)),
             None => self.counts.messages_lost += 1,
         }

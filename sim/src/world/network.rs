@@ -31,6 +31,11 @@ const STALL_US_MAX: u64 = 400_000;
 const STALLS_PER_MILLE_MAX: u64 = 10;
 const STALLS_PER_MILLE_WELL: u64 = 1;
 
+/// The share of late messages in a thousand, during that fault, and the maximum by which they are
+/// late.
+const LATE_PER_MILLE: u64 = 100;
+const LATE_US_MAX: u64 = 500_000;
+
 /// The number of a connection among all connections of a pair of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(pub(super) u64);
@@ -62,6 +67,8 @@ pub(super) struct Network {
     one_way: Vec<Span>,
     links: Vec<Link>,
     stalls_per_mille: u64,
+    /// The number of directions with late messages.
+    late: usize,
     dice: SimRng,
 }
 
@@ -84,6 +91,10 @@ struct Side {
     blocked: [u32; 2],
     lane_free: [Timestamp; 2],
     stalled: [VecDeque<Flight>; 2],
+    /// Whether the last messages of steps may be late.
+    is_late: bool,
+    /// The arrival of the last message of each lane that is late.
+    late_until: [Timestamp; 2],
 }
 
 impl Network {
@@ -100,7 +111,8 @@ impl Network {
             sides: [Side::default(), Side::default()],
         };
         let stalls_per_mille = STALLS_PER_MILLE_WELL;
-        Self { nodes, one_way, links: vec![link; nodes * nodes], stalls_per_mille, dice }
+        let links = vec![link; nodes * nodes];
+        Self { nodes, one_way, links, stalls_per_mille, late: 0, dice }
     }
 
     /// Draws a new share of stalled messages, from now on.
@@ -133,14 +145,14 @@ impl Network {
     }
 
     /// Sends a message: returns its arrival time and the message in flight, or `None` if it is lost
-    /// at once.
+    /// at once. `is_last` says whether it is the last message of a step in this direction.
     pub(super) fn send(
         &mut self,
         now: Timestamp,
-        from: NodeId,
-        to: NodeId,
+        (from, to): (NodeId, NodeId),
         lane: Lane,
         bytes: Bytes,
+        is_last: bool,
     ) -> Option<(Timestamp, Flight)> {
         let link = self.link(from, to);
         let (is_up, connection, bytes_per_ms) = (link.is_up, link.connection, link.bytes_per_ms);
@@ -149,9 +161,32 @@ impl Network {
         }
         let delay = self.delay(from, to);
         let sending = Span::from_us(bytes.len() as u64 * 1_000 / bytes_per_ms);
-        let lane_free = &mut self.side(from, to).lane_free[lane as usize];
-        *lane_free = (now + delay).max(*lane_free) + sending;
+        let late = self.lateness((from, to), lane, is_last.then_some(now + delay));
+        let side = self.side(from, to);
+        let lane_free = &mut side.lane_free[lane as usize];
+        *lane_free = (now + delay + late).max(*lane_free) + sending;
+        if late > Span::ZERO {
+            side.late_until[lane as usize] = *lane_free;
+        }
         Some((*lane_free, Flight { from, to, lane, connection, bytes }))
+    }
+
+    /// Draws the lateness of a message. `last_at` is the arrival of the last message of a step; no
+    /// other is late.
+    fn lateness(
+        &mut self,
+        (from, to): (NodeId, NodeId),
+        lane: Lane,
+        last_at: Option<Timestamp>,
+    ) -> Span {
+        let side = self.side(from, to);
+        // A message that waits for a late one is late enough. Otherwise most would be late.
+        let is_behind = |at: &Timestamp| *at < side.late_until[lane as usize];
+        let may_be_late = side.is_late && last_at.filter(|at| !is_behind(at)).is_some();
+        match may_be_late && self.dice.chance(LATE_PER_MILLE) {
+            true => Span::from_us(self.dice.between(1, LATE_US_MAX)),
+            false => Span::ZERO,
+        }
     }
 
     /// Returns the outcome of a message that arrives now. A stalled message is queued.
@@ -211,6 +246,17 @@ impl Network {
         self.link(a, b).bytes_per_ms = bytes_per_ms.unwrap_or(BYTES_PER_MS);
     }
 
+    /// Sets whether the last messages of steps may be late in a direction.
+    pub(super) fn set_late(&mut self, from: NodeId, to: NodeId, is_late: bool) {
+        let was_late = std::mem::replace(&mut self.side(from, to).is_late, is_late);
+        self.late = self.late + usize::from(is_late) - usize::from(was_late);
+    }
+
+    /// Whether any messages may be late.
+    pub(super) fn has_late(&self) -> bool {
+        self.late > 0
+    }
+
     /// Drops the connection with all messages in flight. Returns its era if it was up.
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<ConnectionId> {
         let link = self.link(a, b);
@@ -268,6 +314,7 @@ impl Network {
             assert!(is_empty, "messages of an earlier connection");
             side.sees_up = true;
             side.lane_free = [now; 2];
+            side.late_until = [now; 2];
         }
     }
 }
@@ -287,7 +334,7 @@ mod tests {
     }
 
     fn send(network: &mut Network, us: u64, lane: Lane) -> Option<(Timestamp, Flight)> {
-        network.send(Timestamp::from_us(us), A, B, lane, Bytes::from(us.to_string()))
+        network.send(Timestamp::from_us(us), (A, B), lane, Bytes::from(us.to_string()), true)
     }
 
     #[test]
@@ -302,6 +349,36 @@ mod tests {
         assert!(arrivals.iter().all(|lane| lane.is_sorted()));
         let overtaken = arrivals[0].iter().zip(&arrivals[1]).filter(|(a, b)| a > b).count();
         assert!(overtaken > 0, "the lanes are independent");
+    }
+
+    #[test]
+    fn one_in_ten_last_messages_is_late_in_one_direction_and_no_message_is_overtaken() {
+        const COUNT: u64 = 2_000;
+        let mut network = connected();
+        network.set_late(A, B, true);
+        assert!(network.has_late());
+        let (mut late, mut before) = (0, Timestamp::default());
+        for second in 1..=COUNT {
+            let now = Timestamp::from_us(second * 1_000_000);
+            let mut delay = |(from, to), is_last| {
+                let (at, _) =
+                    network.send(now, (from, to), Lane::Control, Bytes::new(), is_last).unwrap();
+                (at, at.since(now).us)
+            };
+            let (first, usual) = delay((A, B), false);
+            let (last, delayed) = delay((A, B), true);
+            // Some messages are late on a healthy network, too.
+            let is_late = usual < 15_000 && delayed > 15_000;
+            late += u64::from(is_late);
+            assert!(before <= first && first <= last, "in order");
+            assert!(delayed < LATE_US_MAX + STALL_US_MAX + 15_000);
+            before = last;
+            delay((B, A), true);
+        }
+        let share = late * 1_000 / COUNT;
+        assert!((LATE_PER_MILLE - 25..LATE_PER_MILLE + 25).contains(&share), "{share}");
+        network.set_late(A, B, false);
+        assert!(!network.has_late());
     }
 
     #[test]

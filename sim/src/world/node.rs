@@ -231,7 +231,7 @@ impl<P: Protocol> World<P> {
         self.master_terms.histories.on_start(id);
         self.lineages.on_start(id);
         let node = &mut self.nodes[id.index()];
-        node.clock.restart();
+        node.clock.restart(self.now);
         if let Some(before) = node.damaged.take() {
             self.notice_damage(id, &before);
         }
@@ -335,12 +335,13 @@ impl<P: Protocol> World<P> {
     pub(super) fn on_effects(&mut self, id: NodeId, life: u64) {
         let Some(running) = self.alive(id, life) else { return };
         let mut effects = std::mem::take(&mut running.effects);
-        for effect in effects.drain(..) {
+        let last = self.last_messages(&effects, self.nodes[id.index()].disk.synced());
+        for (at, effect) in effects.drain(..).enumerate() {
             if let Some(down) = self.stops_before(id, &effect) {
                 self.crash(id, self.within_faults(down));
                 return;
             }
-            self.effect(id, life, effect);
+            self.effect(id, life, effect, last.contains(&at));
             if self.alive(id, life).is_none() {
                 // It has stopped itself.
                 return;
@@ -369,7 +370,7 @@ impl<P: Protocol> World<P> {
         node.disk_full_until.filter(|_| is_written).map(|until| until.since(self.now))
     }
 
-    fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
+    fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>, is_last: bool) {
         let node = &mut self.nodes[id.index()];
         let running = node.running.as_mut().expect("effects of a running node");
         match effect {
@@ -381,7 +382,7 @@ impl<P: Protocol> World<P> {
                 running.pending_effects.entry(after).or_default().push(effect);
             }
             Effect::Send { .. } | Effect::Reply { .. } | Effect::Checkpoint { .. } => {
-                self.release(id, life, effect);
+                self.release(id, life, effect, is_last);
             }
             Effect::Persist { position, record } => {
                 let bytes = record.iter().map(|part| part.len() as u64).sum();
@@ -393,8 +394,9 @@ impl<P: Protocol> World<P> {
                 running.timer_settings += 1;
                 running.timers.insert(timer, (running.timer_settings, at));
                 let setting = running.timer_settings;
-                let due = node.clock.true_time(self.now, at);
-                self.queue.push(due, Event::Timer { node: id, life, timer, setting });
+                if let Some(due) = node.clock.true_time(self.now, at) {
+                    self.queue.push(due, Event::Timer { node: id, life, timer, setting });
+                }
             }
             Effect::ClearTimer(timer) => {
                 running.timers.remove(&timer);
@@ -437,9 +439,9 @@ impl<P: Protocol> World<P> {
     }
 
     /// Carries out an effect that need not wait any longer.
-    fn release(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
+    fn release(&mut self, id: NodeId, life: u64, effect: Effect<P>, is_last: bool) {
         match effect {
-            Effect::Send { to, message, .. } => self.transmit(id, to, &message),
+            Effect::Send { to, message, .. } => self.transmit(id, to, &message, is_last),
             Effect::Reply { ticket, outcome, .. } => {
                 let numbers = [ticket.0, digest_of(&outcome)];
                 self.trace.event(self.now, id, "reply", numbers, || format!("{outcome:?}"));
@@ -519,16 +521,36 @@ impl<P: Protocol> World<P> {
         let ready = std::mem::replace(&mut running.pending_effects, later);
         self.trace.event(self.now, id, "fsync", [position.0, 0], String::new);
         self.nodes[id.index()].disk.sync_to(position);
-        ready.into_values().flatten().for_each(|effect| self.release(id, life, effect));
+        let ready: Vec<Effect<P>> = ready.into_values().flatten().collect();
+        let last = self.last_messages(&ready, position);
+        for (at, effect) in ready.into_iter().enumerate() {
+            self.release(id, life, effect, last.contains(&at));
+        }
         self.input(id, Input::Durable(position));
         self.start_fsync(id, life);
     }
 
     pub(super) fn on_timer(&mut self, id: NodeId, life: u64, timer: P::Timer, setting: u64) {
+        let reads = self.nodes[id.index()].clock.reading(self.now).at;
         let Some(running) = self.alive(id, life) else { return };
-        if running.timers.get(&timer).is_some_and(|(newest, _)| *newest == setting) {
+        // If the clock's rate has changed, the timer is queued again for another time.
+        let is_due = |(newest, at): &(u64, Timestamp)| *newest == setting && *at <= reads;
+        if running.timers.get(&timer).is_some_and(is_due) {
             self.trace.event(self.now, id, "timer", [setting, 0], || format!("{timer:?}"));
             self.input(id, Input::Timer(timer));
+        }
+    }
+
+    /// Changes the rate of a node's clock, and with it the times at which its timers expire.
+    pub(super) fn set_clock_rate(&mut self, id: NodeId, ppm: i64) {
+        let node = &mut self.nodes[id.index()];
+        node.clock.set_rate(self.now, ppm);
+        let Some(running) = &node.running else { return };
+        for (&timer, &(setting, at)) in &running.timers {
+            if let Some(due) = node.clock.true_time(self.now, at) {
+                let event = Event::Timer { node: id, life: node.life, timer, setting };
+                self.queue.push(due, event);
+            }
         }
     }
 

@@ -5,3 +5,5 @@ mod geogauss_drawn;
 mod kinds;
 mod planted;
 mod shrink;
+#[path = "../simulation/tiga_drawn.rs"]
+mod tiga_drawn;

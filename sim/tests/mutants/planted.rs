@@ -16,11 +16,13 @@ use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Checkpoints};
 use pangea_protocols::geogauss::GeoGauss;
 use pangea_protocols::minerva::{Minerva, Options};
+use pangea_protocols::tiga::Tiga;
 use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
-use crate::kinds;
+use crate::{kinds, tiga_drawn};
 use lists::{
     OF_CALVIN, OF_GEOGAUSS, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS, OF_SHARDS_OF_MASTERS,
+    OF_TIGA,
 };
 
 /// The maximum number of seeds for any bug.
@@ -95,7 +97,7 @@ enum Profile {
     Mute,
     /// The batches of a node that answers early reach one other node. For GeoGauss.
     ToldToOne,
-    /// Everything is drawn from the seed. For GeoGauss.
+    /// Everything is drawn from the seed. For GeoGauss and Tiga.
     Drawn,
 }
 
@@ -143,6 +145,8 @@ impl Profile {
     fn of(bug: Bug) -> &'static [Self] {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
+            Bug::RecoveredForgotten => &[Self::Mute],
+            _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack
@@ -349,6 +353,8 @@ enum Under {
     DividedAsynchronous,
     /// GeoGauss, whose options are drawn from the seed.
     GeoGauss,
+    /// Tiga, of which everything is drawn from the seed.
+    Tiga,
 }
 
 impl Under {
@@ -363,6 +369,7 @@ impl Under {
             _ if OF_SHARDS_OF_MASTERS.contains(&bug) => Self::DividedAsynchronous,
             _ if OF_CALVIN.contains(&bug) => Self::Calvin,
             _ if OF_GEOGAUSS.contains(&bug) => Self::GeoGauss,
+            _ if OF_TIGA.contains(&bug) => Self::Tiga,
             _ => Self::Minerva,
         }
     }
@@ -390,6 +397,14 @@ impl Under {
             }
             Self::GeoGauss => {
                 run::<GeoGauss>(settings, &profile.options_of_geogauss(settings.seed)).unwrap()
+            }
+            Self::Tiga => {
+                let (drawn, options) = match profile {
+                    Profile::Mute => tiga_drawn::mute(settings.seed, "list-append"),
+                    _ => tiga_drawn::drawn(settings.seed),
+                };
+                let settings = Settings { planted: settings.planted, ..drawn };
+                run::<Tiga>(&settings, &options).unwrap()
             }
         }
     }
@@ -423,7 +438,9 @@ fn hunt(bug: Bug, known: Option<u64>) -> Option<Catch> {
     for seed in known.into_iter().chain(0..seeds_max()) {
         // Every fourth seed uses another profile than those expected to catch the bug.
         let profile = match seed % 4 {
-            3 if under != Under::GeoGauss => Profile::ALL[(seed / 4) as usize % Profile::ALL.len()],
+            3 if !matches!(under, Under::GeoGauss | Under::Tiga) => {
+                Profile::ALL[(seed / 4) as usize % Profile::ALL.len()]
+            }
             turn => first[turn as usize % first.len()],
         };
         let (settings, options) = profile.settings(seed);

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use pangea_core::time::Span;
 use pangea_core::workload::registers::Mix;
+use pangea_protocols::calvin::Calvin;
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::{Verdict, check};
 use pangea_sim::record::{Name, Op, Outcome, Recorded, Seen};
 use pangea_sim::rng::SimRng;
-use pangea_sim::{Report, Settings, run};
+use pangea_sim::{RealTime, Report, Settings, run};
 
 const SEEDS: u64 = 6;
 /// The number of changed histories per run.
@@ -62,6 +63,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
         (Mix::WriteSkew, "G-single"),
         (Mix::Cycle, "G1c"),
         (Mix::Ranges, "G2-item"),
+        (Mix::Chain, "lost update"),
     ] {
         let (mut ambiguous, mut broken, mut found) = (0, 0, BTreeSet::new());
         for seed in 0..SEEDS {
@@ -106,4 +108,17 @@ fn the_order_that_the_database_tells_decides_what_reads_leave_open() {
         report.counts.undecided == 0 && without == Verdict::Open
     };
     assert!((0..20).any(is_decided_by_it));
+}
+
+/// Each transaction of a chain is ordered by two of three shards.
+#[test]
+fn chains_over_shards_respect_real_time() {
+    for seed in 0..4 {
+        let workload = Mix::Chain.name().to_owned();
+        let (shards, real_time) = (3, RealTime::Ordered);
+        let settings = Settings { seed, workload, shards, real_time, ..Settings::default() };
+        let report = run::<Calvin>(&settings, &Default::default()).unwrap();
+        assert!(report.violation.is_none(), "{report}");
+        assert!(report.counts.committed > 0 && report.counts.undecided == 0, "{report}");
+    }
 }

@@ -107,9 +107,25 @@ impl TimedQueue {
         self.update_heads();
     }
 
+    /// Removes a pending transaction, ready or not, which will not be released here.
+    ///
+    /// # Panics
+    /// If the transaction is not pending.
+    pub fn remove(&mut self, txn: TxnId) {
+        let version = self.version(txn).expect("only a pending transaction is removed");
+        self.heads.remove(&(version, txn));
+        self.pending.remove(txn);
+        self.update_heads();
+    }
+
     /// The version of a transaction, if it is pending.
     pub fn version(&self, txn: TxnId) -> Option<SnapshotVersion> {
         self.pending.version(txn)
+    }
+
+    /// Whether a pending transaction has this version.
+    pub fn is_taken(&self, version: SnapshotVersion) -> bool {
+        self.pending.is_taken(version)
     }
 
     /// Whether a transaction is pending and ready.
@@ -125,6 +141,11 @@ impl TimedQueue {
     /// All pending transactions in the order of their versions.
     pub fn pending(&self) -> impl Iterator<Item = (SnapshotVersion, TxnId)> {
         self.pending.in_order()
+    }
+
+    /// Raises the floors of a transaction that was released elsewhere.
+    pub fn raise_floor(&mut self, txn: TxnId, version: SnapshotVersion, of: Arc<Footprint>) {
+        self.floors.raise(txn, version, of);
     }
 
     /// Raises the window: the single floor of all rows, below which floors are not kept.

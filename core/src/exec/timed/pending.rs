@@ -134,6 +134,10 @@ impl Pending {
         Arc::clone(&txn.footprint)
     }
 
+    pub fn is_taken(&self, version: SnapshotVersion) -> bool {
+        self.order.contains_key(&version)
+    }
+
     pub fn version(&self, txn: TxnId) -> Option<SnapshotVersion> {
         self.txns.get(&txn).map(|txn| txn.version)
     }

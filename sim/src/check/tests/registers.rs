@@ -95,6 +95,36 @@ fn g0_two_writers_in_different_orders_on_two_keys() {
     assert_found(&lines, "G0", "before", ALL);
 }
 
+/// Each of the transactions updates what the one before it has updated. The last one ends before
+/// the first one begins.
+#[test]
+fn g0_realtime_the_end_of_a_chain_before_its_beginning() {
+    let mut lines = vec![
+        (
+            "committed",
+            (60, 90),
+            r#"{"read":{"key":1,"value":null}},{"write":{"key":1,"value":"a"}}"#,
+        ),
+        (
+            "committed",
+            (0, 100),
+            r#"{"read":{"key":1,"value":"a"}},{"read":{"key":2,"value":null}},
+               {"write":{"key":1,"value":"b"}},{"write":{"key":2,"value":"b"}}"#,
+        ),
+        (
+            "committed",
+            (0, 100),
+            r#"{"read":{"key":2,"value":"b"}},{"read":{"key":3,"value":null}},
+               {"write":{"key":2,"value":"c"}},{"write":{"key":3,"value":"c"}}"#,
+        ),
+        ("committed", (0, 50), r#"{"read":{"key":3,"value":"c"}},{"write":{"key":3,"value":"d"}}"#),
+    ];
+    let words = "it ended before the beginning of T1";
+    assert_found(&lines, "G0-realtime", words, &[StrictSerializable]);
+    lines[0].1 = (40, 90);
+    assert_found(&lines, "", "", &[]);
+}
+
 #[test]
 fn g1a_a_read_of_what_an_aborted_transaction_wrote() {
     let mut lines = together(&[r#"{"read":{"key":"x","value":1}}"#]);

@@ -82,6 +82,16 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::FreshWithoutAsking,
 ];
 
+/// Bugs in Tiga, which are planted in runs with its own settings.
+pub const OF_TIGA: &[Bug] = &[
+    Bug::RecoveredForgotten,
+    Bug::ViewOfFewer,
+    Bug::ShortestLog,
+    Bug::ViewForgotten,
+    Bug::SyncedBeforeFsync,
+    Bug::CeilingForgotten,
+];
+
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
 /// runs yet. Exhaustive searches find them: `exhaustive.rs` in `protocols/src/minerva/` and
 /// `protocols/src/tiga/`.
@@ -96,6 +106,17 @@ pub const OF_SEARCH: &[Bug] = &[
     Bug::RangesLeaveNoFloor,
     Bug::BoundedWithoutExchange,
     Bug::MarksOfInvolvedOnly,
+    Bug::PrefixWithoutStamp,
+    Bug::PrefixIsShallow,
+    Bug::SimpleQuorumIsFast,
+    Bug::QuorumWithoutLeader,
+    Bug::LeaderCountsUndurable,
+    Bug::CommitPointIsMax,
+    Bug::UnsyncedDropped,
+    Bug::RecoveredAboveSynced,
+    Bug::LateRecovered,
+    Bug::ClosedForgotten,
+    Bug::FloorForgotten,
 ];
 
 /// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases

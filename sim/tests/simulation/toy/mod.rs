@@ -101,6 +101,8 @@ pub struct ToyProtocol {
 
 impl Protocol for ToyProtocol {
     const NAME: &'static str = "toy";
+    /// Its order does not depend on clocks, but it is there to test the simulator.
+    const NEEDS_CLOCKS: bool = true;
     const MARKS: &'static [Mark] = &[
         Mark::new("restart", "a node starts"),
         Mark::new("ordered before", "a client retries a request that is ordered"),

@@ -1,0 +1,198 @@
+//! The commit point: how much of the log is on enough disks (§3.7), and what becomes visible with
+//! it.
+//!
+//! ```text
+//!   positions    1   2   3   4   5   6   7
+//!   leader       published   |       run |      it runs cells when they are over
+//!   follower     published   | (nothing run)    it runs cells when they are committed
+//!                            commit point
+//! ```
+//!
+//! Every replica finds the commit point itself, because every replica tells all others how far its
+//! log is durable. So a coordinator whose region has a follower waits for one round trip to the
+//! leader, and for the disks.
+
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Job, ResultDetail};
+use pangea_core::ids::{NodeId, TxnId};
+use pangea_core::protocol::Cx;
+use pangea_core::store::RecordHeader;
+use pangea_core::txn::{Program, Registry};
+
+use super::Tiga;
+use super::fast_replies::RunResult;
+use super::log::{Position, ViewNumber};
+use super::quorum::commit_point;
+use super::state::State;
+
+/// After this number of transactions a step runs no further cell.
+const STEP_TXNS_MAX: usize = 128;
+
+/// The maximum number of versions removed from the store at a time, so that no step takes long.
+const RECLAIM_VERSIONS_MAX: usize = 50_000;
+
+/// The progress of this replica.
+#[derive(Debug)]
+pub(super) struct Commit {
+    /// How far the log of each replica is durable, and in which view.
+    synced: Vec<(ViewNumber, Position)>,
+    /// The last committed position, as far as this replica has the log.
+    pub committed: Position,
+    /// The last position whose cell is in the store.
+    pub executed: Position,
+    /// The last position that readers see.
+    pub published: Position,
+    /// The last position at which a program may have left its footprint.
+    pub strayed: Position,
+    /// The results of the last cell that was run, on a leader with a fast path.
+    pub results: Vec<RunResult>,
+}
+
+impl Commit {
+    pub(super) fn new(node_count: usize) -> Self {
+        Self {
+            synced: vec![Default::default(); node_count],
+            committed: Position(0),
+            executed: Position(0),
+            published: Position(0),
+            strayed: Position(0),
+            results: Vec::new(),
+        }
+    }
+
+    /// A replica has the log of a view durably up to a position. Messages of an earlier session may
+    /// arrive late.
+    pub(super) fn note_synced(&mut self, node: NodeId, view: ViewNumber, upto: Position) {
+        let known = &mut self.synced[node.index()];
+        *known = (view, upto).max(*known);
+    }
+
+    /// The last view and position that a replica has told.
+    pub(super) fn last_synced_of(&self, node: NodeId) -> (ViewNumber, Position) {
+        self.synced[node.index()]
+    }
+
+    /// The position up to which a replica has the log of a view durably.
+    pub(super) fn synced_of(&self, node: NodeId, view: ViewNumber) -> Position {
+        let (of, upto) = self.synced[node.index()];
+        if of == view { upto } else { Position(0) }
+    }
+}
+
+/// Whether a program accesses nothing but its footprint.
+fn is_footprint_certain(registry: &Registry, program: &Program) -> bool {
+    match program {
+        Program::Certified(_) => true,
+        Program::Call { procedure, .. } => {
+            registry.procedure(*procedure).is_some_and(|code| code.is_footprint_certain())
+        }
+    }
+}
+
+impl State {
+    /// The position up to which f + 1 replicas have the log of this view durably.
+    fn commit_point(&self) -> Position {
+        let nodes = self.replica.topology.node_ids();
+        let synced = nodes.map(|node| self.commit.synced_of(node, self.log.view));
+        commit_point(&synced.collect::<Vec<_>>())
+    }
+}
+
+impl Tiga {
+    /// Publishes what is committed, and answers the clients of this replica.
+    pub(super) fn advance_commit(&mut self, cx: &mut Cx<'_, Self>) {
+        let point = self.state.commit_point().min(self.state.log.last());
+        let commit = &mut self.state.commit;
+        commit.committed = commit.committed.max(point);
+        let committed = commit.committed;
+        if commit.published == committed {
+            return;
+        }
+        let mut left = STEP_TXNS_MAX;
+        while self.state.commit.published < committed {
+            let next = Position(self.state.commit.published.0 + 1);
+            if !self.run_upto(cx, next, &mut left) {
+                break;
+            }
+            let version = self.state.log.version_at(next);
+            cx.store.publish(version);
+            self.state.commit.published = next;
+            let me = self.state.me();
+            let txns = self.state.log.cell(next).txns.iter().map(|(txn, _)| *txn);
+            let own: Vec<TxnId> = txns.filter(|txn| txn.node() == me).collect();
+            self.answer_cell(cx, version, &own);
+        }
+        cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
+    }
+
+    /// §3.3: a leader with a fast path runs the cells of its log at once, and replies. Otherwise it
+    /// runs them like its followers, when they are committed.
+    pub(super) fn run_ahead(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.leading.is_some() && self.state.has_fast_path() {
+            let last = self.state.log.last();
+            self.run_upto(cx, last, &mut { STEP_TXNS_MAX });
+        }
+    }
+
+    /// Runs the cells of the log up to a position that have not been run, or as many of them as a
+    /// step should run. Returns whether it was all.
+    fn run_upto(&mut self, cx: &mut Cx<'_, Self>, upto: Position, left: &mut usize) -> bool {
+        while self.state.commit.executed < upto {
+            if *left == 0 {
+                cx.mark("tiga.run_in_steps");
+                cx.resume();
+                return false;
+            }
+            let next = Position(self.state.commit.executed.0 + 1);
+            self.run_cell(cx, next);
+            self.state.commit.executed = next;
+            self.reply_run(cx, next);
+            *left = left.saturating_sub(self.state.log.cell(next).txns.len());
+        }
+        true
+    }
+
+    /// Runs the transactions of a cell in the order of their stamps.
+    fn run_cell(&mut self, cx: &Cx<'_, Self>, position: Position) {
+        let is_fast = self.state.leading.is_some() && self.state.has_fast_path();
+        let State { log, transactions, registry, coordinator, commit, .. } = &mut self.state;
+        let cell = log.cell(position);
+        let stamped = cell.txns.iter().map(|(txn, _)| {
+            transactions.get(*txn).expect("the log contains what this replica has").clone()
+        });
+        let stamped: Vec<_> = stamped.collect();
+        let jobs: Vec<Job<'_>> = stamped.iter().map(|it| it.request.as_job()).collect();
+        let header = |job: &Job<'_>| RecordHeader::new(job.txn);
+        let detail = ResultDetail::Outcomes;
+        cx.begin_work();
+        let finished =
+            ordered::execute(cx.pool, registry, cx.store, cell.version, &jobs, &header, detail);
+        cx.end_work(CpuStage::Execute, jobs.len());
+        for (job, finished) in jobs.iter().zip(finished) {
+            if finished.passes > 1 || !is_footprint_certain(registry, job.program) {
+                commit.strayed = position;
+            }
+            if is_fast {
+                commit.results.push(finished.outcome.clone());
+            }
+            if let Some(own) = coordinator.in_flight.get_mut(&job.txn) {
+                own.result = Some(finished.outcome);
+            }
+        }
+    }
+
+    /// Takes back the cells that were run and are not committed.
+    pub(super) fn retreat(&mut self, cx: &mut Cx<'_, Self>) {
+        let Commit { executed, published, .. } = self.state.commit;
+        if executed == published {
+            return;
+        }
+        cx.mark("tiga.retreated");
+        cx.store.retreat_to(self.state.log.version_at(published));
+        self.state.commit.executed = published;
+        self.state.commit.strayed = Position(0);
+        for own in self.state.coordinator.in_flight.values_mut() {
+            own.result = None;
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The coordinator: every replica stamps the transactions of its clients and sends them to all
+//! replicas (§3.1).
+//!
+//! ```text
+//!   client    coordinator                  leader                     followers
+//!     | submit  |                            |                            |
+//!     |-------->| stamps it                  |                            |
+//!     |         |== Submit ================> | persisted by each <========|
+//!     |         |                            | in the log, cell by cell   |
+//!     |         | <================ LogSync =|=========== LogSync ======> |
+//!     |         | <==== Synced =============>|<================ Synced ==>|
+//! ```
+//!
+//! A coordinator has a copy of the data, too. It answers when the log up to the transaction is
+//! committed and has been run here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pangea_core::exec::{Overlay, check_certified, is_footprint_declared, optimistic};
+use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::partition::ShardSet;
+use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
+
+use super::Tiga;
+use super::fast_replies::RunResult;
+use super::messages::Message;
+use super::quorum::{Replies, Sizes};
+use super::stamp::{Issuer, Role, Stamp};
+use super::state::State;
+use super::transactions::{self, Stamped};
+use crate::inputs::{IN_FLIGHT_MAX, stopping, too_many_in_flight};
+use crate::request::Request;
+
+/// The transactions of this replica's clients.
+pub(super) struct Coordinator {
+    /// The number of the next transaction.
+    pub next_sequence: u64,
+    pub issuer: Issuer,
+    pub in_flight: BTreeMap<TxnId, InFlight>,
+    /// Those of this step, which are sent at its end.
+    pub unsent: Vec<Arc<Stamped>>,
+}
+
+/// A transaction whose client waits.
+pub(super) struct InFlight {
+    pub ticket: Ticket,
+    pub stamped: Arc<Stamped>,
+    /// When it was last sent.
+    pub sent_at: Timestamp,
+    /// The result of its run, if the cell was run here.
+    pub result: Option<RunResult>,
+    /// §3.4: the fast replies, if there is a fast path.
+    pub replies: Option<Replies<RunResult>>,
+}
+
+impl Coordinator {
+    /// The coordinator of a node that has issued nothing.
+    pub(super) fn new(me: NodeId) -> Self {
+        Self {
+            next_sequence: 1,
+            issuer: Issuer::new(me, Role::Coordinator, Stamp::ZERO),
+            in_flight: BTreeMap::new(),
+            unsent: Vec::new(),
+        }
+    }
+}
+
+impl Tiga {
+    pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
+        for Submission { ticket, request } in submissions {
+            match request {
+                ClientRequest::Fresh => self.await_fresh(cx, ticket),
+                // Serializable is never less than what was asked for.
+                ClientRequest::Commit(program, _) => self.accept(cx, ticket, program),
+            }
+        }
+        self.ask_for_new_reads(cx);
+    }
+
+    /// Refuses a transaction, answers it from a snapshot if it only reads, or stamps it.
+    fn accept(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
+        if let Some(abort) = self.refusal(cx, &program) {
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        if self.read_snapshot(cx, ticket, &program) {
+            return;
+        }
+        let footprint = self.found_footprint(cx, &program);
+        let now = self.state.clock_us(cx);
+        let delay = self.time_to_arrive();
+        let replies = self.state.no_replies();
+        let me = self.state.me();
+        let coordinator = &mut self.state.coordinator;
+        let txn = TxnId::new(me, coordinator.next_sequence);
+        coordinator.next_sequence += 1;
+        let stamp = coordinator.issuer.issue(now + delay);
+        cx.named(ticket, txn.sequence());
+        let request =
+            Request { txn, program, footprint, shards: ShardSet::default(), origin: None };
+        let stamped = Arc::new(Stamped { stamp, request });
+        coordinator.unsent.push(stamped.clone());
+        let in_flight = InFlight { ticket, stamped, sent_at: cx.now.at, result: None, replies };
+        coordinator.in_flight.insert(txn, in_flight);
+    }
+
+    fn refusal(&self, cx: &mut Cx<'_, Self>, program: &Program) -> Option<Abort> {
+        if self.state.stop.is_some() {
+            return Some(stopping());
+        }
+        if self.state.coordinator.in_flight.len() >= IN_FLIGHT_MAX {
+            cx.mark("tiga.too_many_in_flight");
+            return Some(too_many_in_flight(None, &self.state.replica.topology));
+        }
+        match program {
+            Program::Call { procedure, .. } => {
+                let is_known = self.state.registry.procedure(*procedure).is_some();
+                (!is_known).then(|| {
+                    let message = format!("procedure {procedure} does not exist");
+                    Abort::new(SqlState::UNDEFINED_FUNCTION, message)
+                })
+            }
+            Program::Certified(certified) => check_certified(certified).err(),
+        }
+    }
+
+    /// Answers a transaction that only reads from the last published cell, once that has all that
+    /// clients of this replica were told of. Returns whether it only reads.
+    fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: &Program) -> bool {
+        let Program::Call { procedure, args } = program else { return false };
+        let code = self.state.registry.procedure(*procedure);
+        if !code.is_some_and(|code| code.is_read_only(args)) {
+            return false;
+        }
+        self.state.waiting_reads.push((ticket, program.clone()));
+        self.answer_reads(cx);
+        true
+    }
+
+    /// Answers the reads for which enough is published.
+    pub(super) fn answer_reads(&mut self, cx: &mut Cx<'_, Self>) {
+        let (at, nothing) = (cx.store.published(), Overlay::new());
+        if at < self.state.told_version {
+            if !self.state.waiting_reads.is_empty() {
+                cx.mark("tiga.read_waits");
+            }
+            return;
+        }
+        // They take no place in the order, so they have no names.
+        let txn = TxnId::new(self.state.me(), 0);
+        for (ticket, program) in std::mem::take(&mut self.state.waiting_reads) {
+            cx.mark("tiga.read_only");
+            let run = optimistic::run(&self.state.registry, &program, cx.store, at, &nothing);
+            let outcome = match run.result {
+                Ok(result) => Outcome::Committed { txn, version: at, result },
+                Err(abort) => Outcome::Aborted(abort),
+            };
+            cx.reply(ticket, outcome);
+        }
+    }
+
+    /// The footprint of a program that does not declare it, as a run on a snapshot finds it. If it
+    /// is too large to be sent, it is left out.
+    fn found_footprint(&self, cx: &Cx<'_, Self>, program: &Program) -> Option<Footprint> {
+        let Program::Call { procedure, args } = program else { return None };
+        let registry = &self.state.registry;
+        if is_footprint_declared(registry, *procedure, args) {
+            return None;
+        }
+        let (at, nothing) = (cx.store.published(), Overlay::new());
+        let found = optimistic::probe(registry, program, cx.store, at, &nothing);
+        let txn = TxnId::new(self.state.me(), 0);
+        let request = Request {
+            txn,
+            program: program.clone(),
+            footprint: Some(found),
+            shards: ShardSet::default(),
+            origin: None,
+        };
+        request.is_small().then_some(request.footprint).flatten()
+    }
+
+    /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at the
+    /// leader then, and on the fast path at a super quorum.
+    fn time_to_arrive(&self) -> u64 {
+        let State { views, replica, options, .. } = &self.state;
+        let Some(leader) = views.leader() else { return 0 };
+        let to_leader = self.delay_to(leader);
+        if !self.state.has_fast_path() {
+            return to_leader;
+        }
+        let mut delays: Vec<u64> =
+            replica.topology.node_ids().map(|it| self.delay_to(it)).collect();
+        delays.sort_unstable();
+        let needed = Sizes::of(delays.len()).super_quorum();
+        delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us
+    }
+
+    /// How long a message to a replica takes, by both clocks, in microseconds.
+    fn delay_to(&self, node: NodeId) -> u64 {
+        let State { replica, delays, .. } = &self.state;
+        if node == replica.me {
+            return 0;
+        }
+        let configured = replica.topology.one_way_between(replica.me, node).us as i64;
+        // A stamp in the past is raised.
+        let delay = delays.to(node.index()).unwrap_or(configured);
+        delay.clamp(0, MOST_DELAY_US) as u64
+    }
+
+    /// Sends the transactions of this step to all replicas, and takes them itself.
+    pub(super) fn send_submits(&mut self, cx: &mut Cx<'_, Self>) {
+        let unsent = std::mem::take(&mut self.state.coordinator.unsent);
+        if unsent.is_empty() {
+            return;
+        }
+        let last = unsent.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
+        self.state.raise_ceiling(cx, last);
+        let bytes = transactions::encode(unsent.iter().map(|stamped| &**stamped));
+        let after = self.state.ceiling.record();
+        for peer in self.state.replica.peers() {
+            let message = Message::Submit { transactions: bytes.clone() };
+            self.state.replica.send_after(cx, after, peer, message);
+        }
+        self.take_transactions(cx, unsent.into_iter(), bytes);
+    }
+
+    /// Sends the transactions in flight again: to one replica, or to all.
+    pub(super) fn submit_again(&mut self, cx: &mut Cx<'_, Self>, to: Option<NodeId>) {
+        let now = cx.now.at;
+        let (bytes, all) = {
+            let in_flight = &mut self.state.coordinator.in_flight;
+            if in_flight.is_empty() {
+                return;
+            }
+            if to.is_none() {
+                in_flight.values_mut().for_each(|it| it.sent_at = now);
+            }
+            let all: Vec<Arc<Stamped>> = in_flight.values().map(|it| it.stamped.clone()).collect();
+            (transactions::encode(all.iter().map(|stamped| &**stamped)), all)
+        };
+        cx.mark("tiga.submitted_again");
+        let after = self.state.ceiling.record();
+        let peers = self.state.replica.peers().filter(|peer| to.is_none_or(|to| to == *peer));
+        for peer in peers {
+            let message = Message::Submit { transactions: bytes.clone() };
+            self.state.replica.send_after(cx, after, peer, message);
+        }
+        if to.is_none() {
+            self.take_transactions(cx, all.into_iter(), bytes);
+        }
+    }
+
+    /// Sends transactions again that have waited for too long: a message may have been lost.
+    pub(super) fn retry_late(&mut self, cx: &mut Cx<'_, Self>) {
+        let patience = self.state.options.retry(self.state.replica.topology.round_trip_max());
+        let in_flight = self.state.coordinator.in_flight.values();
+        let is_late = in_flight.map(|it| it.sent_at).min();
+        if is_late.is_some_and(|sent_at| cx.now.at.since(sent_at) >= patience) {
+            self.submit_again(cx, None);
+        }
+    }
+
+    /// Answers the clients of the transactions of a cell that is committed and has been run here.
+    pub(super) fn answer_cell(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        version: SnapshotVersion,
+        own: &[TxnId],
+    ) {
+        for txn in own {
+            let in_flight = self.state.coordinator.in_flight.get_mut(txn);
+            // One that was answered on the fast path is in flight no more.
+            if let Some(result) = in_flight.map(|it| it.result.take().expect("the cell was run")) {
+                self.answer(cx, *txn, version, result);
+            }
+        }
+    }
+
+    /// Answers the client of a committed transaction.
+    pub(super) fn answer(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        txn: TxnId,
+        version: SnapshotVersion,
+        result: RunResult,
+    ) {
+        let Some(done) = self.state.coordinator.in_flight.remove(&txn) else { return };
+        let counters = &mut self.state.counters;
+        let outcome = match result {
+            Ok(result) => {
+                counters.txns_committed += 1;
+                Outcome::Committed { txn, version, result }
+            }
+            Err(abort) => {
+                counters.txns_aborted += 1;
+                Outcome::Aborted(abort)
+            }
+        };
+        cx.reply(done.ticket, outcome);
+    }
+}
+
+/// A measured delay above this one is not believed, in microseconds.
+const MOST_DELAY_US: i64 = 1_000_000;

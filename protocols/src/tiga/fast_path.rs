@@ -1,0 +1,266 @@
+//! The fast path (§3.4): replicas reply when a transaction is ready, before it is in their logs.
+//!
+//! ```text
+//!   coordinator        leader                    followers
+//!     | Submit ========> | <===================== | persisted, in time?
+//!     |                  : the clock passes the stamp
+//!     | <== FastReplies: stamp, prefix, result ==|== FastReplies: stamp, prefix
+//!     | a super quorum is equal: committed
+//! ```
+//!
+//! A follower takes transactions that arrive in time in the order of their stamps. It does not run
+//! them. Its reply tells the hash of the conflicting transactions before. If the leader ran the
+//! transaction after the same ones, and enough replicas have all of them on their disks, a later
+//! leader will run it with the same result: see [`super::hashes`] and [`super::rebuild`].
+//!
+//! # Differences from the paper
+//!
+//! - Replies wait for the disk: the transaction is there, and on the leader its cell.
+//! - If a program has left its footprint, its run depends on rows that no hash covers. The leader
+//!   tells no hash until that cell is committed.
+//! - A leader that was busy lately adds cells without transactions to its log, because a follower
+//!   knows only from the log that it has everything up to the base of a hash.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pangea_core::exec::timed::TimedQueue;
+use pangea_core::ids::{LogPosition, NodeId, TxnId};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+use pangea_core::txn::Footprint;
+
+use super::cells::{Cell, last_of};
+use super::fast_replies::Reply;
+use super::hashes::{Hashes, PrefixHash};
+use super::log::Position;
+use super::options::Path;
+use super::rebuild::{Entry, keep_unsynced};
+use super::stamp::Stamp;
+use super::state::State;
+use super::transactions::Stamped;
+use super::{Tiga, Timer};
+
+/// The seed of hashes. Clients choose neither ids nor stamps.
+const SEED: u64 = 0x7469_6761;
+
+/// What a replica knows of the order in its view beside the log.
+#[derive(Debug)]
+pub(super) struct FastPath {
+    /// The transactions that have arrived in time at this follower and are not ready.
+    queue: TimedQueue,
+    /// The transactions that have arrived in time and are not in the log, each with the record that
+    /// says so.
+    unsynced: BTreeMap<TxnId, (Stamp, LogPosition)>,
+    hashes: Hashes,
+    /// The largest stamp of a reply.
+    told: Stamp,
+    /// The replies of this step, and the records that must be durable first.
+    pub replies: BTreeMap<NodeId, (Vec<Reply>, LogPosition)>,
+}
+
+impl FastPath {
+    /// At the beginning of a view. Nothing is in time at or below `floor`.
+    pub(super) fn new(window: Span, floor: Stamp) -> Self {
+        let mut queue = TimedQueue::default();
+        queue.raise_window(floor.into());
+        Self {
+            queue,
+            unsynced: BTreeMap::new(),
+            hashes: Hashes::new(SEED, window),
+            told: floor,
+            replies: BTreeMap::new(),
+        }
+    }
+
+    /// The stamp at or below which a replica has replied, or promised that nothing is in time.
+    pub(super) fn told(&self) -> Stamp {
+        self.told
+    }
+
+    /// The stamp of the next transaction that is not ready.
+    pub(super) fn next(&self) -> Option<Stamp> {
+        self.queue.pending().next().map(|(version, _)| version.into())
+    }
+
+    /// The transactions that have arrived in time and are not in the log.
+    pub(super) fn unsynced(&self) -> Vec<Entry> {
+        let entries =
+            self.unsynced.iter().map(|(txn, (stamp, _))| Entry { stamp: *stamp, txn: *txn });
+        let mut entries: Vec<Entry> = entries.collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Restores an acceptance after a restart: nothing is in time before it any more.
+    pub(super) fn restore(&mut self, entry: Entry, footprint: Arc<Footprint>) {
+        let Entry { stamp, txn } = entry;
+        self.unsynced.insert(txn, (stamp, LogPosition(0)));
+        self.hashes.insert(txn, stamp, footprint);
+    }
+
+    /// A transaction arrives at a follower. Returns whether it is in time.
+    fn accept(&mut self, txn: TxnId, stamp: Stamp, footprint: Arc<Footprint>) -> bool {
+        let is_known = self.unsynced.contains_key(&txn) || self.queue.version(txn).is_some();
+        let is_taken = self.queue.is_taken(stamp.into());
+        let is_in_time = !is_known && !is_taken && stamp > self.queue.floor(&footprint).into();
+        if is_in_time {
+            self.queue.insert(txn, stamp.into(), footprint);
+        }
+        is_in_time
+    }
+
+    /// Adds a reply, which is sent at the end of the step.
+    pub(super) fn push(&mut self, to: NodeId, reply: Reply, after: LogPosition) {
+        self.told = self.told.max(reply.stamp);
+        let (replies, record) = self.replies.entry(to).or_default();
+        replies.push(reply);
+        *record = after.max(*record);
+    }
+
+    /// Takes the cells of the leader's log: what contradicts them was not in time.
+    fn take_cells(&mut self, cells: &[Cell], footprint: &dyn Fn(TxnId) -> Arc<Footprint>) {
+        let logged: Vec<Entry> = entries_of(cells).collect();
+        let do_conflict =
+            |one: TxnId, other: TxnId| footprint(one).conflicts_with(&footprint(other));
+        let mut unsynced = self.unsynced();
+        for dropped in keep_unsynced(&mut unsynced, &logged, do_conflict) {
+            self.unsynced.remove(&dropped.txn);
+            if self.queue.version(dropped.txn).is_some() {
+                self.queue.remove(dropped.txn);
+            } else {
+                self.hashes.remove(dropped.stamp);
+            }
+        }
+        for Entry { stamp, txn } in logged {
+            let footprint = footprint(txn);
+            self.queue.raise_floor(txn, stamp.into(), footprint.clone());
+            self.hashes.insert(txn, stamp, footprint);
+        }
+    }
+}
+
+/// The transactions of cells, in their order.
+pub(super) fn entries_of<'a>(
+    cells: impl IntoIterator<Item = &'a Cell>,
+) -> impl Iterator<Item = Entry> {
+    let txns = cells.into_iter().flat_map(|cell| &cell.txns);
+    txns.map(|(txn, stamp)| Entry { stamp: *stamp, txn: *txn })
+}
+
+impl State {
+    /// Whether this cluster uses the fast path. Super quorums need 2f + 1 replicas.
+    pub(super) fn has_fast_path(&self) -> bool {
+        let n = self.replica.topology.node_count();
+        self.options.path == Path::Super && n > 1 && !n.is_multiple_of(2)
+    }
+
+    /// At the beginning of a view, or of a run.
+    pub(super) fn start_fast_path(&mut self, floor: Stamp) {
+        let window = Span::from_ms(self.options.window_ms);
+        self.fast = FastPath::new(window, floor);
+        if !self.has_fast_path() {
+            return;
+        }
+        // The entries of the log that a prefix can contain.
+        let since = last_of(self.log.last_version()).before(self.options.kept());
+        self.fast.hashes.forget(since);
+        let mut first = self.log.last();
+        while first > Position(0) && last_of(self.log.version_at(first)) > since {
+            first = Position(first.0 - 1);
+        }
+        let cells = self.log.suffix(first).cells;
+        self.follow_cells(&cells);
+    }
+
+    /// §3.2: a transaction arrives at a follower. Returns whether it is in time, which the log must
+    /// say before the follower replies.
+    pub(super) fn follow(&mut self, stamped: &Stamped) -> bool {
+        let txn = stamped.request.txn;
+        let takes_part = self.has_fast_path() && self.leading.is_none() && self.is_normal();
+        if !takes_part || self.log.contains(txn) {
+            return false;
+        }
+        let footprint = Arc::new(stamped.footprint(&self.registry));
+        self.fast.accept(txn, stamped.stamp, footprint)
+    }
+
+    /// The record at this position says that a transaction arrived in time.
+    pub(super) fn note_in_time(&mut self, entry: Entry, record: LogPosition) {
+        self.fast.unsynced.insert(entry.txn, (entry.stamp, record));
+    }
+
+    /// The footprint of a transaction that this replica has.
+    pub(super) fn footprint_of(&self, txn: TxnId) -> Arc<Footprint> {
+        let stamped = self.transactions.get(txn).expect("the transaction is here");
+        Arc::new(stamped.footprint(&self.registry))
+    }
+
+    /// Cells were appended to a follower's log.
+    pub(super) fn follow_cells(&mut self, cells: &[Cell]) {
+        if !self.has_fast_path() {
+            return;
+        }
+        let kept = self.options.kept();
+        let State { fast, transactions, registry, .. } = self;
+        let footprint = |txn: TxnId| {
+            let stamped = transactions.get(txn).expect("the transaction is here");
+            Arc::new(stamped.footprint(registry))
+        };
+        fast.take_cells(cells, &footprint);
+        let last = cells.last().map_or(Stamp::ZERO, |cell| last_of(cell.version));
+        fast.hashes.forget(last.before(kept));
+    }
+
+    /// The hash of what is before a transaction of the leader's log, which is noted as a writer.
+    /// `None` if a program has left its footprint.
+    pub(super) fn lead_prefix(&mut self, entry: Entry) -> Option<PrefixHash> {
+        let footprint = self.footprint_of(entry.txn);
+        let hashes = &mut self.fast.hashes;
+        hashes.raise_synced(last_of(self.log.last_version()));
+        let prefix = hashes.prefix(entry.stamp, &footprint);
+        hashes.insert(entry.txn, entry.stamp, footprint);
+        prefix.filter(|_| self.commit.strayed <= self.commit.committed)
+    }
+}
+
+impl Tiga {
+    /// §3.3: a follower replies for the transactions whose stamps its clock has passed.
+    pub(super) fn reply_ready(&mut self, cx: &mut Cx<'_, Self>) {
+        let now = self.state.clock_us(cx);
+        let clock = Stamp::last_of(now.min(self.state.ceiling.durable.us)).into();
+        let state = &mut self.state;
+        if state.leading.is_some() || !state.is_normal() {
+            return;
+        }
+        let Some(next) = state.fast.next() else { return };
+        state.raise_ceiling(cx, now);
+        if next.us() > now {
+            return cx.set_timer(Timer::Release, Span::from_us(next.us() - now));
+        }
+        let synced = last_of(state.log.version_at(state.log.durable()));
+        state.fast.hashes.raise_synced(synced);
+        loop {
+            let heads = state.fast.queue.heads().take_while(|(version, _)| *version <= clock);
+            let due: Vec<_> = heads.collect();
+            if due.is_empty() {
+                return;
+            }
+            for (version, txn) in due {
+                let stamp = Stamp::from(version);
+                let footprint = state.footprint_of(txn);
+                let fast = &mut state.fast;
+                fast.queue.make_ready(txn);
+                fast.queue.release(txn);
+                let prefix = fast.hashes.prefix(stamp, &footprint);
+                fast.hashes.insert(txn, stamp, footprint);
+                let Some((_, record)) = fast.unsynced.get(&txn).copied() else { continue };
+                if prefix.is_some() {
+                    cx.mark("tiga.fast_reply");
+                    let reply = Reply { txn, stamp, prefix, result: None };
+                    fast.push(txn.node(), reply, record);
+                }
+            }
+        }
+    }
+}

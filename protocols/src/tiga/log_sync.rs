@@ -1,0 +1,294 @@
+//! Log synchronization: followers get the log of their leader, and tell how far it is durable
+//! (§3.7).
+//!
+//! ```text
+//!   leader                       follower                     all
+//!     | LogSync 5, 6 -----------> | has all of their transactions?
+//!     | <------- Fetch, if not -- |
+//!     | Found ------------------> | persists the cells
+//!     |                           | Synced 6 --------------> | committed on f + 1
+//! ```
+//!
+//! The paper's leader counts itself without a disk. Here each replica, the leader too, counts when
+//! its log is durable.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, TxnId};
+use pangea_core::mutate;
+use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
+
+use super::Tiga;
+use super::fast_path::entries_of;
+use super::log::{Position, Suffix, ViewNumber};
+use super::messages::Message;
+use super::rebuild::Entry;
+use super::state::State;
+use super::transactions::{self, Stamped};
+use crate::replica::kind;
+
+/// Cells that wait for their transactions.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// The cells, in one view.
+    suffix: Suffix,
+    /// The number of cells with which the view begins, if the log is not of this view yet: it needs
+    /// all of them at once.
+    start: Option<usize>,
+    /// Transactions that the leader needs beside those of the cells, before its view begins.
+    others: Vec<TxnId>,
+    /// When a transaction was missed, or was last asked for.
+    since: Option<Timestamp>,
+}
+
+impl Incoming {
+    /// Whether nothing has arrived.
+    pub(super) fn is_empty(&self) -> bool {
+        self.suffix.cells.is_empty() && self.start.is_none()
+    }
+
+    /// Whether the log of a view has arrived, and waits.
+    pub(super) fn is_start(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Begins anew with the log of a view. `others` are transactions that are needed, too.
+    pub(super) fn begin(&mut self, suffix: Suffix, others: Vec<TxnId>) {
+        *self = Self { start: Some(suffix.cells.len()), suffix, others, since: None };
+    }
+
+    /// Drops the cells.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The transactions that are needed.
+    fn txns(&self) -> impl Iterator<Item = TxnId> {
+        entries_of(&self.suffix.cells).map(|entry| entry.txn).chain(self.others.iter().copied())
+    }
+
+    /// Takes the first cells.
+    fn take(&mut self, count: usize) -> Suffix {
+        let rest = self.suffix.cells.split_off(count);
+        let (view, after) = (self.suffix.view, Position(self.suffix.after.0 + count as u64));
+        (self.start, self.since) = (None, None);
+        self.others.clear();
+        std::mem::replace(&mut self.suffix, Suffix { view, after, cells: rest })
+    }
+}
+
+impl State {
+    /// The transactions that this replica has not got.
+    fn missing(&self) -> Vec<TxnId> {
+        self.incoming.txns().filter(|txn| !self.transactions.contains(*txn)).collect()
+    }
+
+    /// The number of cells that have arrived and have all of their transactions here.
+    fn arrived(&self) -> usize {
+        let has = |txn: &TxnId| self.transactions.contains(*txn);
+        let cells = self.incoming.suffix.cells.iter();
+        cells.take_while(|cell| cell.txns.iter().all(|(txn, _)| has(txn))).count()
+    }
+}
+
+impl Tiga {
+    /// Appends cells to the log, or replaces its end, and persists that.
+    pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
+        let State { replica, log, .. } = &mut self.state;
+        let position = replica.persist(cx, &kind::CELLS, suffix.encode());
+        log.replace(suffix, position);
+        self.state.follow_log(cx);
+        mutate!(SyncedBeforeFsync: () => self.claim_durable(cx));
+    }
+
+    /// [`Bug::SyncedBeforeFsync`]: does not wait for the disk.
+    ///
+    /// [`Bug::SyncedBeforeFsync`]: pangea_core::planted::Bug::SyncedBeforeFsync
+    fn claim_durable(&mut self, cx: &mut Cx<'_, Self>) {
+        self.state.log.finish_restore();
+        self.tell_synced(cx);
+    }
+
+    /// Transactions arrive from their coordinator.
+    pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
+        match transactions::decode(&bytes) {
+            Ok(all) => self.take_transactions(cx, all.into_iter().map(Arc::new), bytes),
+            Err(_) => cx.mark("tiga.malformed_transactions"),
+        }
+    }
+
+    /// Persists transactions, as the message that contains them. A leader orders them, and a
+    /// follower notes those that are in time.
+    pub(super) fn take_transactions(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        all: impl Iterator<Item = Arc<Stamped>>,
+        bytes: Bytes,
+    ) {
+        let (mut is_new, mut in_time) = (false, Vec::new());
+        for (index, stamped) in all.enumerate() {
+            let (txn, stamp) = (stamped.request.txn, stamped.stamp);
+            if self.state.follow(&stamped) {
+                in_time.push((index, Entry { stamp, txn }));
+            }
+            self.state.order(cx, &stamped);
+            is_new |= self.state.transactions.insert(stamped);
+        }
+        if !is_new && in_time.is_empty() {
+            return cx.mark("tiga.transactions_again");
+        }
+        let indices = in_time.iter().map(|(index, _)| *index);
+        let header = transactions::encode_in_time(self.state.log.view, indices);
+        let record = self.state.replica.persist_parts(cx, &kind::TRANSACTIONS, [header, bytes]);
+        for (_, entry) in in_time {
+            self.state.note_in_time(entry, record);
+        }
+    }
+
+    /// A peer has sent transactions that were asked for. They may have been late.
+    pub(super) fn on_found(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
+        let Ok(all) = transactions::decode(&bytes) else {
+            return cx.mark("tiga.malformed_transactions");
+        };
+        let mut is_new = false;
+        for stamped in all {
+            is_new |= self.state.transactions.insert(Arc::new(stamped));
+        }
+        if is_new {
+            let header = transactions::encode_in_time(self.state.log.view, std::iter::empty());
+            self.state.replica.persist_parts(cx, &kind::TRANSACTIONS, [header, bytes]);
+        }
+    }
+
+    /// The next cells arrive from the leader.
+    pub(super) fn on_log_sync(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        let Ok(mut suffix) = Suffix::decode(bytes) else {
+            return cx.mark("tiga.malformed_log");
+        };
+        let views = &self.state.views;
+        let is_of_leader = views.leader() == Some(from) && suffix.view == views.view.number;
+        if !is_of_leader {
+            return cx.mark("tiga.log_of_another_view");
+        }
+        let incoming = &mut self.state.incoming;
+        let last = match incoming.is_empty() {
+            // The beginning of the view has not arrived.
+            true if self.state.log.view != suffix.view => return cx.mark("tiga.log_too_early"),
+            true => self.state.log.last(),
+            false => incoming.suffix.last(),
+        };
+        if suffix.after > last {
+            return cx.mark("tiga.log_too_early");
+        }
+        let known = (last.0 - suffix.after.0) as usize;
+        if known >= suffix.cells.len() {
+            return cx.mark("tiga.log_again");
+        }
+        suffix.cells.drain(..known);
+        if incoming.is_empty() {
+            incoming.suffix = Suffix { after: last, ..suffix };
+        } else {
+            incoming.suffix.cells.extend(suffix.cells);
+        }
+    }
+
+    /// Appends the cells whose transactions are all here.
+    pub(super) fn append_arrived(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.incoming.is_empty() {
+            return;
+        }
+        let arrived = self.state.arrived();
+        let State { incoming, transactions, .. } = &mut self.state;
+        let are_others_here = incoming.others.iter().all(|txn| transactions.contains(*txn));
+        if arrived < incoming.start.unwrap_or(1) || !are_others_here {
+            incoming.since.get_or_insert(cx.now.at);
+            return;
+        }
+        let is_start = incoming.start.is_some();
+        let suffix = incoming.take(arrived);
+        if is_start {
+            return self.enter_view(cx, suffix);
+        }
+        self.state.follow_cells(&suffix.cells);
+        self.append(cx, suffix);
+    }
+
+    /// Asks for transactions that have been missing for a while.
+    pub(super) fn fetch_missing(&mut self, cx: &mut Cx<'_, Self>) {
+        let patience = Span::from_ms(self.state.options.fetch_ms);
+        let is_late = |since: Timestamp| cx.now.at.since(since) >= patience;
+        if !self.state.incoming.since.is_some_and(is_late) {
+            return;
+        }
+        cx.mark("tiga.fetch");
+        self.state.incoming.since = Some(cx.now.at);
+        let missing: Vec<u64> = self.state.missing().iter().map(|txn| txn.to_bits()).collect();
+        // A leader of a new view has the log of a follower, so anybody may have them.
+        for peer in self.state.replica.peers() {
+            self.state.replica.send(cx, peer, Message::Fetch { txns: missing.clone() });
+        }
+    }
+
+    pub(super) fn on_fetch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, txns: &[u64]) {
+        let wanted: BTreeSet<TxnId> = txns.iter().copied().map(TxnId::from_bits).collect();
+        let found = wanted.into_iter().filter_map(|txn| self.state.transactions.get(txn));
+        let found: Vec<_> = found.cloned().collect();
+        if !found.is_empty() {
+            let transactions = transactions::encode(found.iter().map(|stamped| &**stamped));
+            self.state.replica.send(cx, from, Message::Found { transactions });
+        }
+    }
+
+    /// Sends the cells that followers have not been sent.
+    pub(super) fn send_log(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { leading, log, replica, .. } = &mut self.state;
+        let Some(leading) = leading else { return };
+        let last = log.last();
+        // Most followers were sent the same.
+        let mut encoded: Option<(Position, Bytes)> = None;
+        for peer in replica.peers() {
+            let Some(sent) = &mut leading.sent[peer.index()] else { continue };
+            if *sent == last {
+                continue;
+            }
+            let suffix = match encoded.take_if(|(after, _)| after == sent) {
+                Some((_, suffix)) => suffix,
+                None => log.suffix(*sent).encode(),
+            };
+            encoded = Some((*sent, suffix.clone()));
+            replica.send_after(cx, leading.record, peer, Message::LogSync { suffix });
+            *sent = last;
+        }
+    }
+
+    /// The node's log is durable up to `record`.
+    pub(super) fn on_durable(&mut self, cx: &mut Cx<'_, Self>, record: LogPosition) {
+        self.state.synced = record;
+        self.state.ceiling.on_durable(record);
+        if self.state.log.on_durable(record) {
+            self.tell_synced(cx);
+        }
+    }
+
+    /// Tells all replicas how far the log is durable here.
+    pub(super) fn tell_synced(&mut self, cx: &mut Cx<'_, Self>) {
+        let (view, upto) = (self.state.log.view, self.state.log.durable());
+        // A replica that has promised to follow another view takes part in no earlier one.
+        if !self.state.is_normal() || upto == Position(0) {
+            return;
+        }
+        let me = self.state.me();
+        self.state.commit.note_synced(me, view, upto);
+        for peer in self.state.replica.peers() {
+            let message = Message::Synced { view: view.0, upto: upto.0 };
+            self.state.replica.send(cx, peer, message);
+        }
+    }
+
+    pub(super) fn on_synced(&mut self, from: NodeId, view: ViewNumber, upto: Position) {
+        self.state.commit.note_synced(from, view, upto);
+    }
+}

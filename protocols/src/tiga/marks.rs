@@ -1,0 +1,59 @@
+//! Coverage marks of the phases and of rare branches. A swarm must hit each, or state why it can't.
+
+use pangea_core::protocol::Mark;
+
+use crate::marks::{NONSENSE, all_of, mark};
+use crate::{agreement, presence};
+
+/// All marks of a replica.
+pub(super) const ALL: &[Mark] = &all_of::<COUNT>(&[PRESENCE, AGREEMENT, OWN], &[]);
+
+const PRESENCE: &[Mark] = presence::marks::ALL;
+const AGREEMENT: &[Mark] = agreement::marks::ALL;
+
+/// The number of marks.
+const COUNT: usize = PRESENCE.len() + AGREEMENT.len() + OWN.len();
+
+/// All marks of Tiga itself, in the order of the phases.
+const OWN: &[Mark] = &[
+    // §3.1, coordinators.
+    mark("tiga.read_only", "a transaction that only reads is answered at once"),
+    mark("tiga.submitted_again", "transactions in flight are sent again"),
+    mark("tiga.too_many_in_flight", "a client is refused: too many transactions in flight")
+        .never("a run has too few clients"),
+    mark("tiga.transactions_again", "transactions arrive that are known"),
+    mark("tiga.malformed_transactions", "transactions are refused: they make no sense")
+        .never(NONSENSE),
+    // §3.4, the fast path.
+    mark("tiga.fast_reply", "a follower replies for a transaction that is ready"),
+    mark("tiga.fast_commit", "a transaction commits by equal replies"),
+    mark("tiga.recovered", "a view begins with transactions that were in no log"),
+    mark("tiga.malformed_fast_replies", "fast replies are refused: they make no sense")
+        .never(NONSENSE),
+    mark("tiga.read_waits", "a read waits for what clients were told of on the fast path"),
+    // §3.7, the log.
+    mark("tiga.log_of_another_view", "cells arrive from a leader of another view"),
+    mark("tiga.log_too_early", "cells arrive before those before them"),
+    mark("tiga.log_again", "cells arrive that are known"),
+    mark("tiga.fetch", "transactions that are in the log alone are asked for"),
+    mark("tiga.malformed_log", "cells are refused: they make no sense").never(NONSENSE),
+    mark("tiga.malformed_synced", "a position is refused: it makes no sense").never(NONSENSE),
+    mark("tiga.malformed_progress", "progress is refused: it makes no sense").never(NONSENSE),
+    mark("tiga.malformed_reply", "a reply is refused: it makes no sense").never(NONSENSE),
+    mark("tiga.run_in_steps", "a step runs only some of the cells"),
+    // §4, views.
+    mark("tiga.agreement_too_early", "a message of agreement arrives before this replica is ready"),
+    mark("tiga.view_proposed", "the view manager proposes a view"),
+    mark("tiga.view_begun", "a view is decided"),
+    mark("tiga.view_change_too_late", "a log arrives for a view that has begun, or is over"),
+    mark("tiga.start_view_too_late", "the log of a view arrives again"),
+    mark("tiga.view_started", "a leader sends the log of its view to a follower"),
+    mark("tiga.view_entered", "a replica takes the log of a view"),
+    mark("tiga.leads", "a replica begins to lead"),
+    mark("tiga.deposed", "a replica leads no more"),
+    mark("tiga.retreated", "what a leader has run ahead is taken back"),
+    // Reads and stops.
+    mark("tiga.strict_read", "a strict read arrives"),
+    mark("tiga.strict_read_asks_again", "a strict read asks the others again"),
+    mark("tiga.stop_over", "a node that was asked to stop may end"),
+];

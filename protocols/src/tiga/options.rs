@@ -1,0 +1,109 @@
+//! Settings. They must be the same on every replica of a cluster.
+
+use pangea_core::guarantee::Guarantee;
+use pangea_core::time::Span;
+use serde::{Deserialize, Serialize};
+
+use crate::inputs::within;
+
+/// Tiga's settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// The interval at which replicas tell that they are alive, in milliseconds.
+    #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
+    pub heartbeat_ms: u64,
+    /// A leader that is silent for this long is replaced, in milliseconds; but not before one and a
+    /// half round trips (§4).
+    #[serde(deserialize_with = "within::<50, 600_000, _, _>")]
+    pub doubt_ms: u64,
+    /// A transaction that is not committed after this long is sent again, in milliseconds; but not
+    /// before three round trips.
+    #[serde(deserialize_with = "within::<50, 600_000, _, _>")]
+    pub retry_ms: u64,
+    /// A transaction that is in the log alone is asked for after this long, in milliseconds.
+    #[serde(deserialize_with = "within::<1, 600_000, _, _>")]
+    pub fetch_ms: u64,
+    /// A leader gives no transaction a stamp that is further in the future than this, in
+    /// milliseconds.
+    #[serde(deserialize_with = "within::<1, 600_000, _, _>")]
+    pub future_max_ms: u64,
+    /// The way in which transactions commit.
+    pub path: Path,
+    /// By how much a stamp is later than the expected arrival, in milliseconds (§3.1). For
+    /// `path = "super"`.
+    #[serde(deserialize_with = "within::<0, 10_000, _, _>")]
+    pub headroom_ms: u64,
+    /// The time before a stamp from which on a hash has the transactions before it, in
+    /// milliseconds. For `path = "super"`.
+    #[serde(deserialize_with = "within::<1, 60_000, _, _>")]
+    pub window_ms: u64,
+}
+
+/// The way in which transactions commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// By the logs of f + 1 replicas (§3.7). With a replica in each region that takes no longer
+    /// than the other way, and fewer messages.
+    #[default]
+    Simple,
+    /// By equal replies of a super quorum (§3.4), or by logs.
+    Super,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 50,
+            doubt_ms: 300,
+            retry_ms: 500,
+            fetch_ms: 20,
+            future_max_ms: 1_000,
+            path: Path::Simple,
+            headroom_ms: 10,
+            window_ms: 500,
+        }
+    }
+}
+
+impl Options {
+    /// Random settings, for searches.
+    pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
+        Self {
+            heartbeat_ms: rng.u64(10..=200),
+            doubt_ms: rng.u64(150..=1_000),
+            retry_ms: rng.u64(50..=1_000),
+            fetch_ms: rng.u64(1..=100),
+            future_max_ms: rng.u64(1..=1_000),
+            path: if rng.bool() { Path::Simple } else { Path::Super },
+            headroom_ms: rng.u64(0..=50),
+            window_ms: rng.u64(1..=500),
+        }
+    }
+
+    /// Transactions that write are strictly serializable. Those that only read see an earlier
+    /// state.
+    pub(super) fn guarantee() -> Guarantee {
+        Guarantee::Serializable
+    }
+
+    /// How long a leader may be silent, if a round trip to it takes `round_trip`.
+    pub(super) fn doubt(&self, round_trip: Span) -> Span {
+        // A heartbeat may just have been sent before the first one that is missed.
+        let heartbeat_us = 2 * Span::from_ms(self.heartbeat_ms).us;
+        let us = Span::from_ms(self.doubt_ms).us.max(round_trip.us * 3 / 2) + heartbeat_us;
+        Span::from_us(us)
+    }
+
+    /// For how long before the last cell entries are kept for hashes: a window, and the time by
+    /// which stamps may differ.
+    pub(super) fn kept(&self) -> Span {
+        Span::from_ms(self.window_ms + 1_200)
+    }
+
+    /// How long a transaction may take.
+    pub(super) fn retry(&self, round_trip: Span) -> Span {
+        Span::from_us(Span::from_ms(self.retry_ms).us.max(3 * round_trip.us))
+    }
+}

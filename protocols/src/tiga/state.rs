@@ -1,0 +1,172 @@
+//! The state of a replica.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::protocol::{Cx, Setup, Status};
+use pangea_core::time::Span;
+use pangea_core::txn::{Program, Registry};
+
+use super::Tiga;
+use super::ceiling::Ceiling;
+use super::cells::end_of;
+use super::commit::Commit;
+use super::coordinator::Coordinator;
+use super::delays::Delays;
+use super::fast_path::FastPath;
+use super::fast_replies::OwnReplies;
+use super::leading::Leading;
+use super::log::{Log, ViewNumber};
+use super::log_sync::Incoming;
+use super::options::Options;
+use super::reads::Fresh;
+use super::stamp::Stamp;
+use super::stop::Stop;
+use super::transactions::Transactions;
+use super::views::Views;
+use crate::presence::Presence;
+use crate::replica::Replica;
+
+/// A replica.
+pub(super) struct State {
+    pub registry: Arc<Registry>,
+    pub options: Options,
+    pub replica: Replica,
+    pub presence: Presence<Tiga>,
+    /// The node's log is durable up to this record.
+    pub synced: LogPosition,
+    pub ceiling: Ceiling,
+    /// By how much the clock of the shard is ahead of this node's, in microseconds.
+    pub ahead_us: u64,
+    pub delays: Delays,
+    /// §3.1, §3.4: the transactions of this replica's clients.
+    pub coordinator: Coordinator,
+    pub transactions: Transactions,
+    pub log: Log,
+    /// §3.7: cells that have arrived and are not in the log yet.
+    pub incoming: Incoming,
+    pub commit: Commit,
+    /// §3.4: the order in this view, beside the log.
+    pub fast: FastPath,
+    pub own_replies: OwnReplies,
+    /// `Some` while this replica is the leader of its view.
+    pub leading: Option<Leading>,
+    /// No stamp above this one was issued by this replica as a leader.
+    pub raised: Stamp,
+    /// When a transaction last arrived at this replica as the leader, by its clock in microseconds.
+    pub raised_at: u64,
+    pub views: Views,
+    /// The last version that a client of this replica was told of before it was published here.
+    pub told_version: SnapshotVersion,
+    /// Reads that wait for it.
+    pub waiting_reads: Vec<(Ticket, Program)>,
+    pub fresh: Fresh,
+    pub stop: Option<Stop>,
+    pub counters: Counters,
+}
+
+/// Counters for operators and reports.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    pub txns_committed: u64,
+    pub txns_fast: u64,
+    pub txns_aborted: u64,
+    pub views: u64,
+}
+
+impl State {
+    pub(super) fn new(setup: Setup<Tiga>) -> Self {
+        let replica = Replica::new(setup.me, setup.topology.group(ShardId(0)));
+        let n = replica.topology.node_count();
+        Self {
+            presence: Presence::new(n),
+            synced: LogPosition(0),
+            ceiling: Ceiling::default(),
+            ahead_us: 0,
+            delays: Delays::new(n),
+            coordinator: Coordinator::new(replica.me),
+            transactions: Transactions::default(),
+            log: Log::default(),
+            incoming: Incoming::default(),
+            commit: Commit::new(n),
+            fast: FastPath::new(Span::from_ms(setup.options.window_ms), Stamp::ZERO),
+            own_replies: OwnReplies::new(),
+            leading: None,
+            raised: Stamp::ZERO,
+            raised_at: 0,
+            views: Views::new(n),
+            told_version: SnapshotVersion::ZERO,
+            waiting_reads: Vec::new(),
+            fresh: Fresh::default(),
+            stop: None,
+            counters: Counters::default(),
+            registry: setup.registry,
+            options: setup.options,
+            replica,
+        }
+    }
+
+    pub(super) fn me(&self) -> NodeId {
+        self.replica.me
+    }
+
+    /// Whether this replica takes part in its view.
+    pub(super) fn is_normal(&self) -> bool {
+        self.log.view == self.views.view.number && self.log.view > ViewNumber(0)
+    }
+
+    /// The clock of the shard on this node: never behind the cells of the log.
+    pub(super) fn clock_us(&self, cx: &Cx<'_, Tiga>) -> u64 {
+        cx.now.at.us + self.ahead_us
+    }
+
+    /// Follows the log if its last cell is ahead of this node's clock. Otherwise a leader whose
+    /// clock is behind could not add to the log until its clock had caught up.
+    pub(super) fn follow_log(&mut self, cx: &Cx<'_, Tiga>) {
+        let end = end_of(self.log.last_version());
+        let behind = end.saturating_sub(self.clock_us(cx));
+        self.ahead_us += behind;
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let c = &self.counters;
+        let counters = [
+            ("txns_committed", c.txns_committed),
+            ("txns_fast", c.txns_fast),
+            ("txns_aborted", c.txns_aborted),
+            ("txns_in_flight", self.coordinator.in_flight.len() as u64),
+            ("view", self.views.view.number.0),
+            ("views", c.views),
+            ("log_last", self.log.last().0),
+            ("log_committed", self.commit.committed.0),
+        ];
+        let counters: BTreeMap<String, u64> =
+            counters.map(|(name, value)| (name.to_owned(), value)).into();
+        Status {
+            version: self.log.version_at(self.commit.published),
+            coordinator: self.views.leader(),
+            members: self.replica.topology.node_ids().collect(),
+            first_start: self.presence.first_start(&self.replica),
+            strangers: self.presence.strangers().collect(),
+            counters,
+            ..Status::default()
+        }
+    }
+
+    /// Asserts the invariants that hold between any two steps.
+    pub(super) fn invariants(&self) {
+        self.log.invariants();
+        let Commit { committed, executed, published, .. } = &self.commit;
+        assert!(*published <= *committed, "only committed cells are published");
+        assert!(*published <= *executed, "only cells that were run are published");
+        assert!(*committed <= self.log.last(), "only cells of the log are committed");
+        assert!(*executed <= self.log.last(), "only cells of the log are run");
+        let runs_ahead = self.leading.is_some() && self.has_fast_path();
+        assert!(*executed <= *committed || runs_ahead, "only a leader runs ahead");
+        if let Some(leading) = &self.leading {
+            assert!(self.is_normal(), "a leader takes part in its view");
+            leading.invariants(&self.log);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The transactions that a replica has: their programs, which the log names by their ids (§3.2).
+//!
+//! ```text
+//!   Submit:  | count | [ txn u64 | stamp u64 | request ] ..
+//! ```
+//!
+//! The bytes of a message are persisted as they are, after the places in it of those that were in
+//! time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::declared_footprint;
+use pangea_core::ids::TxnId;
+use pangea_core::txn::{Certified, Footprint, Program, Registry};
+
+use super::log::ViewNumber;
+use super::stamp::Stamp;
+use crate::request::{Request, has_seen_what_is_final};
+
+/// A transaction with the stamp of its coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stamped {
+    pub stamp: Stamp,
+    pub request: Request,
+}
+
+impl Stamped {
+    /// The keys and ranges that it accesses, as far as they are known before it runs.
+    pub(super) fn footprint(&self, registry: &Registry) -> Footprint {
+        if let Some(found) = &self.request.footprint {
+            return found.clone();
+        }
+        match &self.request.program {
+            Program::Call { procedure, args } => {
+                declared_footprint(registry, *procedure, args).unwrap_or_default()
+            }
+            Program::Certified(Certified { reads, writes, .. }) => Footprint::of_run(reads, writes),
+        }
+    }
+}
+
+/// Encodes transactions for a message. [`decode`] is the inverse.
+pub(super) fn encode<'a>(transactions: impl ExactSizeIterator<Item = &'a Stamped>) -> Bytes {
+    let mut out = Vec::new();
+    out.put_varint(transactions.len() as u64);
+    for Stamped { stamp, request } in transactions {
+        out.put_u64(request.txn.to_bits());
+        out.put_u64(stamp.to_bits());
+        request.encode(&mut out);
+    }
+    out.into()
+}
+
+/// Decodes the bytes that [`encode`] wrote.
+///
+/// # Errors
+/// If the bytes are malformed.
+pub(super) fn decode(bytes: &Bytes) -> Result<Vec<Stamped>, DecodeError> {
+    const WHAT: &str = "transactions";
+    let from = &mut Reader::new(bytes);
+    let next = |from: &mut Reader<'_>| {
+        let txn = TxnId::from_bits(from.u64(WHAT)?);
+        let stamp = Stamp::from_bits(from.u64(WHAT)?);
+        let request = Request::decode(txn, from, bytes)?;
+        match has_seen_what_is_final(&request.program) {
+            true => Ok(Stamped { stamp, request }),
+            false => Err(DecodeError::new(WHAT)),
+        }
+    };
+    let count = from.count(WHAT)?;
+    let all = (0..count).map(|_| next(from)).collect::<Result<_, _>>()?;
+    if from.is_empty() { Ok(all) } else { Err(DecodeError::new(WHAT)) }
+}
+
+/// The beginning of a record of transactions: the places of those that were in time in a view.
+pub(super) fn encode_in_time(
+    view: ViewNumber,
+    places: impl ExactSizeIterator<Item = usize>,
+) -> Bytes {
+    let mut out = Vec::new();
+    out.put_varint(view.0);
+    out.put_varint(places.len() as u64);
+    places.for_each(|place| out.put_varint(place as u64));
+    out.into()
+}
+
+/// Decodes a record: the view, and the transactions with whether they were in time.
+///
+/// # Errors
+/// If the bytes are malformed.
+pub(super) fn decode_record(
+    bytes: &Bytes,
+) -> Result<(ViewNumber, Vec<(Stamped, bool)>), DecodeError> {
+    const WHAT: &str = "transactions";
+    let from = &mut Reader::new(bytes);
+    let view = ViewNumber(from.varint(WHAT)?);
+    let places = (0..from.count(WHAT)?).map(|_| from.varint(WHAT));
+    let places: Vec<u64> = places.collect::<Result<_, _>>()?;
+    let all = decode(&bytes.slice_ref(from.rest()))?;
+    let is_in_time = |place: u64| places.binary_search(&place).is_ok();
+    let all = (0..).zip(all).map(|(place, stamped)| (stamped, is_in_time(place)));
+    Ok((view, all.collect()))
+}
+
+/// The transactions of which this replica has the programs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transactions(BTreeMap<TxnId, Arc<Stamped>>);
+
+impl Transactions {
+    /// Adds a transaction. Returns whether it is new.
+    pub(super) fn insert(&mut self, stamped: Arc<Stamped>) -> bool {
+        let txn = stamped.request.txn;
+        let is_new = !self.0.contains_key(&txn);
+        if is_new {
+            self.0.insert(txn, stamped);
+        }
+        is_new
+    }
+
+    /// The transaction with an id.
+    pub(super) fn get(&self, txn: TxnId) -> Option<&Arc<Stamped>> {
+        self.0.get(&txn)
+    }
+
+    /// Whether this replica has a transaction.
+    pub(super) fn contains(&self, txn: TxnId) -> bool {
+        self.0.contains_key(&txn)
+    }
+}

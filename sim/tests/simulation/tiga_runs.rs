@@ -1,0 +1,63 @@
+//! Tiga with one shard, for a few seeds, without faults and with all that it knows.
+
+use pangea_protocols::tiga::{Options, Path, Tiga};
+use pangea_sim::Settings;
+
+use crate::runs::clean;
+use crate::tiga_drawn::{WORKLOADS, drawn, faults, mute, settings};
+
+#[test]
+fn tiga_is_serializable_without_faults() {
+    for workload in WORKLOADS {
+        for seed in 1_000..1_003 {
+            clean::<Tiga>(&settings(seed, workload), &Options::default());
+        }
+    }
+}
+
+#[test]
+fn tiga_keeps_its_guarantee_and_loses_nothing_under_faults() {
+    let mut marks = ["tiga.fetch", "tiga.view_started"].map(|mark| (mark, 0));
+    for workload in ["list-append", "bank", "ranges", "register"] {
+        for seed in 1_000..1_010 {
+            let settings = Settings { faults: faults(), ..settings(seed, workload) };
+            let report = clean::<Tiga>(&settings, &Options::default());
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+        }
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+}
+
+#[test]
+fn transactions_commit_on_the_fast_path_and_survive_their_leader() {
+    let options = Options { path: Path::Super, ..Options::default() };
+    let mut marks = ["tiga.fast_commit", "tiga.retreated", "tiga.recovered"].map(|mark| (mark, 0));
+    for workload in ["list-append", "bank", "register", "smallbank"] {
+        for seed in 1_000..1_010 {
+            let settings = Settings { faults: faults(), ..settings(seed, workload) };
+            let report = clean::<Tiga>(&settings, &options);
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+        }
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+}
+
+#[test]
+fn what_only_fast_replies_have_committed_is_in_the_next_view() {
+    let mut recovered = 0;
+    for workload in ["list-append", "bank"] {
+        for seed in 1_000..1_010 {
+            let (settings, options) = mute(seed, workload);
+            recovered += clean::<Tiga>(&settings, &options).counts.mark("tiga.recovered");
+        }
+    }
+    assert!(recovered > 0, "no view begins with transactions that are in no log");
+}
+
+#[test]
+fn drawn_runs_of_tiga_are_clean() {
+    for seed in 0..40 {
+        let (settings, options) = drawn(seed);
+        clean::<Tiga>(&settings, &options);
+    }
+}
