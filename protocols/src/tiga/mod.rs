@@ -160,7 +160,7 @@ use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Path};
 use state::State;
-use views::Told;
+use views::PeerState;
 
 /// A replica.
 pub struct Tiga {
@@ -296,7 +296,7 @@ impl Tiga {
             }
             Message::StartView { suffix } => self.on_start_view(cx, from, &suffix),
             Message::Progress { sent, view, normal, last, committed, leads, is_leaving, delay } => {
-                let told = Told {
+                let told = PeerState {
                     view: ViewNumber(view),
                     last: (ViewNumber(normal), Position(last)),
                     committed: Position(committed),

@@ -6,7 +6,7 @@ use pangea_core::time::Span;
 
 use super::delays::{decode_delay, encode_delay};
 use super::messages::Message;
-use super::views::Told;
+use super::views::PeerState;
 use super::{Tiga, Timer};
 
 impl Tiga {
@@ -20,7 +20,8 @@ impl Tiga {
 
     /// Tells the peers the state of this replica.
     pub(super) fn send_progress(&mut self, cx: &mut Cx<'_, Self>) {
-        let Told { view, last: (normal, last), committed, leads, is_leaving } = self.state.told();
+        let PeerState { view, last: (normal, last), committed, leads, is_leaving } =
+            self.state.told();
         for peer in self.state.replica.peers() {
             let message = Message::Progress {
                 sent: cx.now.at.us,
@@ -40,7 +41,7 @@ impl Tiga {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        told: Told,
+        told: PeerState,
         (sent, delay): (u64, u64),
     ) {
         let delays = &mut self.state.delays;

@@ -30,7 +30,7 @@ use super::quorum::Sizes;
 use super::rebuild::{Entry, Rebuilt, Report, rebuild};
 use super::stamp::Stamp;
 use super::state::State;
-use super::views::{Told, View};
+use super::views::{PeerState, View};
 use crate::replica::kind;
 
 /// What a replica tells the leader of a new view.
@@ -265,7 +265,7 @@ impl Tiga {
     pub(super) fn start_view_at(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let State { leading, log, views, replica, .. } = &mut self.state;
         let Some(leading) = leading.as_mut() else { return };
-        let Told { view, last: (normal, last), committed, .. } = views.told[peer.index()];
+        let PeerState { view, last: (normal, last), committed, .. } = views.told[peer.index()];
         if !replica.is_up[peer.index()] || view != views.view.number {
             return;
         }

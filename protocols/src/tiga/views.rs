@@ -46,7 +46,7 @@ pub(super) struct View {
 
 /// What a replica has told about itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PeerState {
     /// The last view that it has heard of.
     pub view: ViewNumber,
     /// The view of its log, and the position of its last cell.
@@ -76,7 +76,7 @@ pub(super) struct Views {
     pub reports: Vec<Report>,
     /// When each replica was last heard.
     heard_at: Vec<Timestamp>,
-    pub told: Vec<Told>,
+    pub told: Vec<PeerState>,
 }
 
 impl Views {
@@ -90,7 +90,7 @@ impl Views {
             logs: BTreeMap::new(),
             reports: Vec::new(),
             heard_at: vec![Timestamp::default(); node_count],
-            told: vec![Told::default(); node_count],
+            told: vec![PeerState::default(); node_count],
         }
     }
 
@@ -112,8 +112,8 @@ impl Views {
 
 impl State {
     /// What this replica tells about itself.
-    pub(super) fn told(&self) -> Told {
-        Told {
+    pub(super) fn told(&self) -> PeerState {
+        PeerState {
             view: self.views.view.number,
             last: (self.log.view, self.log.last()),
             // After a crash it still has these cells.
@@ -148,7 +148,7 @@ impl State {
         !(told.leads && told.view == number) && (is_late || has_restarted)
     }
 
-    fn told_by(&self, node: NodeId) -> Told {
+    fn told_by(&self, node: NodeId) -> PeerState {
         if node == self.me() { self.told() } else { self.views.told[node.index()] }
     }
 
