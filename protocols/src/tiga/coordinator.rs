@@ -182,8 +182,8 @@ impl Tiga {
         request.is_small().then_some(request.footprint).flatten()
     }
 
-    /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at the
-    /// leader then, and on the fast path at a super quorum.
+    /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
+    /// the leader then, and on the fast path at a super quorum.
     fn time_to_arrive(&self) -> u64 {
         let State { views, replica, options, .. } = &self.state;
         let Some(leader) = views.leader() else { return 0 };

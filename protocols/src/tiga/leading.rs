@@ -21,8 +21,8 @@ use super::state::State;
 use super::transactions::Stamped;
 use super::{Tiga, Timer};
 
-/// A leader that was busy lately adds a cell after this time without transactions, for the hashes of
-/// the fast path. In microseconds.
+/// A leader that was busy lately adds a cell after this time without transactions, for the hashes
+/// of the fast path. In microseconds.
 const CLOSE_US: u64 = 100_000;
 
 /// A leader without transactions for this long is not busy any more. In microseconds.

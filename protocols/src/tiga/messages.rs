@@ -61,8 +61,8 @@ messages! {
             /// The end of the log, from what the leader knows to be committed at the receiver.
             suffix: Bytes,
         } sized "message_log";
-        /// The state of the sender, sent to every peer at a fixed interval. It tells that the sender
-        /// is alive, and which messages have to be sent again.
+        /// The state of the sender, sent to every peer at a fixed interval. It tells that the
+        /// sender is alive, and which messages have to be sent again.
         72 => Progress {
             /// The clock of the sender, in microseconds.
             sent: u64 as Varint,

@@ -193,8 +193,8 @@ impl Leader {
         self.raises.skip_to(stamp);
     }
 
-    /// Issues a stamp at a microsecond, or as soon after it as possible, for a transaction whose own
-    /// stamp is unfit.
+    /// Issues a stamp at a microsecond, or as soon after it as possible, for a transaction whose
+    /// own stamp is unfit.
     pub fn issue(&mut self, us: u64) -> Stamp {
         self.raises.issue(us)
     }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! An acknowledged transaction is in the logs of f + 1 replicas, so any f + 1 replicas have one
-//! that contains it. If it was acknowledged on the fast path, they have one that has replied. Some may have cells that are never committed, because their leader was
-//! replaced. So the question is repeated when that has taken long.
+//! that contains it. If it was acknowledged on the fast path, they have one that has replied. Some
+//! may have cells that are never committed, because their leader was replaced. So the question is
+//! repeated when that has taken long.
 
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
 use pangea_core::mutate;
