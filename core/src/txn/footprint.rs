@@ -152,9 +152,8 @@ impl Footprint {
             })
         };
         let overlap = |one: &RangeLock, other: &RangeLock| {
-            let is_before = |a: &KeyRange, b: &KeyRange| {
-                a.end.as_ref().is_some_and(|end| *end <= b.start)
-            };
+            let is_before =
+                |a: &KeyRange, b: &KeyRange| a.end.as_ref().is_some_and(|end| *end <= b.start);
             let (a, b) = (&one.range, &other.range);
             one.table == other.table
                 && one.mode.conflicts(other.mode)

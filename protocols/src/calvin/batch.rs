@@ -20,8 +20,8 @@ use pangea_core::txn::{Footprint, Program};
 
 use crate::inputs::size;
 pub use crate::request::Request;
-pub(super) use crate::request::has_seen_what_is_final;
 use crate::request::beside;
+pub(super) use crate::request::has_seen_what_is_final;
 use crate::streams;
 pub use crate::streams::Bid;
 
