@@ -11,11 +11,13 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::exec::check_request;
 use pangea_core::exec::ordered::Job;
+use pangea_core::exec::{check_certified, check_request};
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
+use pangea_core::txn::{
+    Abort, Certified, Footprint, Program, ReadSet, ReadVersion, Registry, SqlState, Write,
+};
 
 use crate::inputs::size;
 
@@ -156,6 +158,26 @@ fn decode_shards(from: &mut Reader<'_>) -> Result<ShardSet, DecodeError> {
     };
     let shards: ShardSet = (0..from.count(WHAT)?).map(|_| shard(from)).collect::<Result<_, _>>()?;
     if shards.is_empty() { Err(DecodeError::new(WHAT)) } else { Ok(shards) }
+}
+
+/// The error of a call of a procedure that this node does not have.
+pub(crate) fn unknown_procedure(procedure: ProcedureId) -> Abort {
+    let message = format!("procedure {procedure} does not exist");
+    Abort::new(SqlState::UNDEFINED_FUNCTION, message)
+}
+
+/// Checks whether a program can be run at all.
+///
+/// # Errors
+/// The error for its client.
+pub(crate) fn check_program(registry: &Registry, program: &Program) -> Result<(), Abort> {
+    match program {
+        Program::Call { procedure, .. } => match registry.procedure(*procedure) {
+            Some(_) => Ok(()),
+            None => Err(unknown_procedure(*procedure)),
+        },
+        Program::Certified(certified) => check_certified(certified),
+    }
 }
 
 /// Whether an interactive transaction has read only committed versions: no others are visible.

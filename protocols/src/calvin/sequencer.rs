@@ -11,7 +11,7 @@ use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as Requested, Submission};
-use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
+use pangea_core::txn::{Footprint, Outcome, Program};
 
 use super::Calvin;
 use super::batch::{Batch, Request, UnsequencedRequest};
@@ -19,6 +19,7 @@ use super::forwarding::{Requester, read_given_up};
 use super::options::Reads;
 use super::state::{InFlight, RetryableRequest};
 use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size};
+use crate::request::unknown_procedure;
 
 impl Calvin {
     /// Handles submissions from local clients.
@@ -114,9 +115,7 @@ impl Calvin {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(procedure) else {
-            let message = format!("procedure {procedure} does not exist");
-            let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
-            return cx.reply(ticket, Outcome::Aborted(abort));
+            return cx.reply(ticket, Outcome::Aborted(unknown_procedure(procedure)));
         };
         if is_divided {
             return self.look_up(cx, ticket, program, 0);

@@ -18,9 +18,7 @@
 
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{
-    Overlay, adds_bytes, check_certified, declared_footprint, is_bulk, is_footprint_declared,
-};
+use pangea_core::exec::{Overlay, adds_bytes, declared_footprint, is_bulk, is_footprint_declared};
 use pangea_core::guarantee::Isolation;
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
@@ -38,6 +36,7 @@ use super::rank::RankInputs;
 use super::state::{InFlight, Job, State};
 use super::{GeoGauss, Timer};
 use crate::inputs::{IN_FLIGHT_MAX, not_rejoined, size, too_far_behind, too_many_in_flight};
+use crate::request::check_program;
 
 /// How a transaction is added to an epoch.
 struct Planned {
@@ -89,17 +88,7 @@ impl GeoGauss {
             let abort = too_many_in_flight(None, &self.state.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
-        let refused = match &program {
-            Program::Call { procedure, .. } => {
-                let is_known = self.state.registry.procedure(*procedure).is_some();
-                (!is_known).then(|| {
-                    let message = format!("procedure {procedure} does not exist");
-                    Abort::new(SqlState::UNDEFINED_FUNCTION, message)
-                })
-            }
-            Program::Certified(certified) => check_certified(certified).err(),
-        };
-        if let Some(abort) = refused {
+        if let Err(abort) = check_program(&self.state.registry, &program) {
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let since = self.state.present_epoch(cx);

@@ -10,7 +10,7 @@ use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
+use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion};
 
 use super::batch::{ExecutionMode, TxnRecord};
 use super::options::Reads;
@@ -19,6 +19,7 @@ use super::{Batch, Minerva, Timer};
 use crate::inputs::{
     IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
 };
+use crate::request::unknown_procedure;
 
 impl Minerva {
     /// Handles submissions from local clients.
@@ -100,9 +101,7 @@ impl Minerva {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(*procedure) else {
-            let message = format!("procedure {procedure} does not exist");
-            let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
-            return cx.reply(ticket, Outcome::Aborted(abort));
+            return cx.reply(ticket, Outcome::Aborted(unknown_procedure(*procedure)));
         };
         if self.state.options.reads == Reads::Strict && code.is_read_only(args) {
             self.state.inputs.await_fresh(cx, ticket, program);

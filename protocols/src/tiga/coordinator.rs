@@ -17,12 +17,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::exec::{Overlay, check_certified, is_footprint_declared, optimistic};
+use pangea_core::exec::{Overlay, is_footprint_declared, optimistic};
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
 use pangea_core::time::{Span, Timestamp};
-use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
+use pangea_core::txn::{Abort, Footprint, Outcome, Program};
 
 use super::Tiga;
 use super::fast_replies::RunResult;
@@ -32,7 +32,7 @@ use super::stamp::{Issuer, Role, Stamp};
 use super::state::State;
 use super::transactions::{self, Stamped};
 use crate::inputs::{IN_FLIGHT_MAX, stopping, too_many_in_flight};
-use crate::request::Request;
+use crate::request::{Request, check_program};
 
 /// The transactions of this replica's clients.
 pub(super) struct Coordinator {
@@ -114,16 +114,7 @@ impl Tiga {
             cx.mark("tiga.too_many_in_flight");
             return Some(too_many_in_flight(None, &self.state.replica.topology));
         }
-        match program {
-            Program::Call { procedure, .. } => {
-                let is_known = self.state.registry.procedure(*procedure).is_some();
-                (!is_known).then(|| {
-                    let message = format!("procedure {procedure} does not exist");
-                    Abort::new(SqlState::UNDEFINED_FUNCTION, message)
-                })
-            }
-            Program::Certified(certified) => check_certified(certified).err(),
-        }
+        check_program(&self.state.registry, program).err()
     }
 
     /// Answers a transaction that only reads from the last published cell, once that has all that

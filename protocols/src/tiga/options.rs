@@ -44,8 +44,8 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
-    /// By the logs of f + 1 replicas (§3.7). With a replica in each region that takes no longer
-    /// than the other way, and fewer messages.
+    /// By the logs of f + 1 replicas (§3.7). With a replica in each region that needs one
+    /// round trip to the leader, as the other way does, and fewer messages.
     #[default]
     Simple,
     /// By equal replies of a super quorum (§3.4), or by logs.
