@@ -270,6 +270,10 @@ bugs! {
         "A replica tells that its log is durable before it is.";
     CeilingForgotten, "ceiling-forgotten",
         "A restarted replica uses the numbers of transactions again.";
+    StartUnverified, "start-unverified",
+        "A view begins on a shard without transactions that only other shards have in their logs.";
+    ProposedUnprepared, "proposed-unprepared",
+        "The log of a view is decided before enough replicas have its transactions.";
 }
 
 impl fmt::Display for Bug {

@@ -117,7 +117,7 @@ impl Tiga {
             let version = self.state.log.version_at(next);
             cx.store.publish(version);
             self.state.commit.published = next;
-            let me = self.state.me();
+            let me = self.state.node;
             let txns = self.state.log.cell(next).txns.iter().map(|(txn, _)| *txn);
             let own: Vec<TxnId> = txns.filter(|txn| txn.node() == me).collect();
             self.answer_cell(cx, version, &own);

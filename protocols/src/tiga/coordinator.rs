@@ -92,7 +92,7 @@ impl Tiga {
         let now = self.state.clock_us(cx);
         let delay = self.time_to_arrive();
         let replies = self.state.no_replies();
-        let me = self.state.me();
+        let me = self.state.node;
         let coordinator = &mut self.state.coordinator;
         let txn = TxnId::new(me, coordinator.next_sequence);
         coordinator.next_sequence += 1;
@@ -140,7 +140,7 @@ impl Tiga {
             return;
         }
         // They take no place in the order, so they have no names.
-        let txn = TxnId::new(self.state.me(), 0);
+        let txn = TxnId::new(self.state.node, 0);
         for (ticket, program) in std::mem::take(&mut self.state.waiting_reads) {
             cx.mark("tiga.read_only");
             let run = optimistic::run(&self.state.registry, &program, cx.store, at, &nothing);
@@ -162,7 +162,7 @@ impl Tiga {
         }
         let (at, nothing) = (cx.store.published(), Overlay::new());
         let found = optimistic::probe(registry, program, cx.store, at, &nothing);
-        let txn = TxnId::new(self.state.me(), 0);
+        let txn = TxnId::new(self.state.node, 0);
         let request = Request {
             txn,
             program: program.clone(),
@@ -176,14 +176,14 @@ impl Tiga {
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
     fn time_to_arrive(&self) -> u64 {
-        let State { views, replica, options, .. } = &self.state;
-        let Some(leader) = views.leader() else { return 0 };
+        let State { replica, options, .. } = &self.state;
+        let Some(leader) = self.state.leader() else { return 0 };
         let to_leader = self.delay_to(leader);
         if !self.state.has_fast_path() {
             return to_leader;
         }
         let mut delays: Vec<u64> =
-            replica.topology.node_ids().map(|it| self.delay_to(it)).collect();
+            replica.group.nodes().iter().map(|node| self.delay_to(*node)).collect();
         delays.sort_unstable();
         let needed = Sizes::of(delays.len()).super_quorum();
         delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us
@@ -191,11 +191,11 @@ impl Tiga {
 
     /// How long a message to a replica takes, by both clocks, in microseconds.
     fn delay_to(&self, node: NodeId) -> u64 {
-        let State { replica, delays, .. } = &self.state;
-        if node == replica.me {
+        let State { cluster, node: here, delays, .. } = &self.state;
+        if node == *here {
             return 0;
         }
-        let configured = replica.topology.one_way_between(replica.me, node).us as i64;
+        let configured = cluster.one_way_between(*here, node).us as i64;
         // A stamp in the past is raised.
         let delay = delays.to(node.index()).unwrap_or(configured);
         delay.clamp(0, MOST_DELAY_US) as u64

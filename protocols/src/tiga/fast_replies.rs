@@ -115,13 +115,13 @@ impl Tiga {
     pub(super) fn send_replies(&mut self, cx: &mut Cx<'_, Self>) {
         let view = self.state.log.view;
         for (to, (replies, record)) in std::mem::take(&mut self.state.fast.replies) {
-            if to == self.state.me() {
+            if to == self.state.node {
                 let own = replies.into_iter().map(|reply| (record, view, reply));
                 self.state.own_replies.extend(own);
             } else {
                 let message =
                     Message::FastReplies { view: view.0, replies: encode_replies(&replies) };
-                self.state.replica.send_after(cx, record, to, message);
+                cx.send_after(record, to, message);
             }
         }
         self.take_own_replies(cx);
@@ -133,7 +133,7 @@ impl Tiga {
         while let Some((_, view, reply)) =
             self.state.own_replies.pop_front_if(|(record, ..)| *record <= synced)
         {
-            let me = self.state.me();
+            let me = self.state.replica.me;
             self.count_reply(cx, me, view, reply);
         }
     }

@@ -47,7 +47,11 @@ impl presence::Owner for Tiga {
         let mut out = Vec::new();
         out.put_varint(view.0);
         out.put_varint(upto.0);
-        self.state.views.driver.agreement().promise_of(peer).encode(&mut out);
+        let promise = match self.state.does_decide(self.state.node) {
+            true => self.state.views.driver.agreement().promise_of(peer),
+            false => Term::default(),
+        };
+        promise.encode(&mut out);
         out.into()
     }
 
@@ -74,18 +78,20 @@ impl presence::Owner for Tiga {
                 upto.0, view.0
             )));
         }
-        let has_lost = known.promise > self.state.views.driver.agreement().term();
+        let decides = self.state.does_decide(self.state.node);
+        let has_lost = decides && known.promise > self.state.views.driver.agreement().term();
         has_lost.then(|| lost_promises(from))
     }
 
     fn repeat_messages(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        if self.state.presence.is_ready {
+        if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
             self.state.views.driver.agreement_mut().on_peer_up(peer);
         }
         self.send_progress(cx);
         self.tell_synced(cx);
         self.send_view_change(cx);
-        self.submit_again(cx, Some(peer));
+        let node = self.state.replica.node(peer);
+        self.submit_again(cx, Some(node));
     }
 
     fn is_catching_up(&self) -> bool {

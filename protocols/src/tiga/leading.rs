@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -46,17 +46,14 @@ pub(super) struct Leading {
 }
 
 impl Leading {
-    /// A leader that continues a log. It has issued no stamp above `raised`.
-    pub(super) fn new(
-        me: NodeId,
-        node_count: usize,
-        (log, record): (&Log, LogPosition),
-        raised: Stamp,
-    ) -> Self {
+    /// A leader that continues the log of a replica, which is in the record at `record`.
+    pub(super) fn new(state: &State, record: LogPosition) -> Self {
+        let State { log, node, .. } = state;
         let ceiling = last_of(log.last_version());
-        let mut leader = Leader::new(SHARD, 1, me, Order::Watermarks, ceiling);
-        leader.skip_issued(raised);
-        Self { leader, sent: vec![None; node_count], record, start: log.last(), closed_at: 0 }
+        let mut leader = Leader::new(SHARD, 1, *node, Order::Watermarks, ceiling);
+        leader.skip_issued(state.raised);
+        let sent = vec![None; state.replica.topology.node_count()];
+        Self { leader, sent, record, start: log.last(), closed_at: 0 }
     }
 
     fn arrive(&mut self, txn: TxnId, stamp: Stamp, footprint: Arc<Footprint>) {

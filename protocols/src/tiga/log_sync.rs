@@ -30,14 +30,22 @@ use super::state::State;
 use super::transactions::{self, Stamped};
 use crate::replica::kind;
 
+/// Why a replica waits for all transactions of a log at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It is the log with which a view begins.
+    Enter,
+    /// It is the log that this replica proposes as the leader of a new view.
+    Propose,
+}
+
 /// Cells that wait for their transactions.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     /// The cells, in one view.
     suffix: Suffix,
-    /// The number of cells with which the view begins, if the log is not of this view yet: it needs
-    /// all of them at once.
-    start: Option<usize>,
+    /// The number of the first cells that are needed at once, and why.
+    start: Option<(usize, Purpose)>,
     /// Transactions that the leader needs beside those of the cells, before its view begins.
     others: Vec<TxnId>,
     /// When a transaction was missed, or was last asked for.
@@ -50,14 +58,15 @@ impl Incoming {
         self.suffix.cells.is_empty() && self.start.is_none()
     }
 
-    /// Whether the log of a view has arrived, and waits.
-    pub(super) fn is_start(&self) -> bool {
-        self.start.is_some()
+    /// The view whose log has arrived, and waits.
+    pub(super) fn view(&self) -> Option<ViewNumber> {
+        let is_entering = self.start.is_some_and(|(_, purpose)| purpose == Purpose::Enter);
+        is_entering.then_some(self.suffix.view)
     }
 
-    /// Begins anew with the log of a view. `others` are transactions that are needed, too.
-    pub(super) fn begin(&mut self, suffix: Suffix, others: Vec<TxnId>) {
-        *self = Self { start: Some(suffix.cells.len()), suffix, others, since: None };
+    /// Begins anew with a log. `others` are transactions that are needed, too.
+    pub(super) fn begin(&mut self, suffix: Suffix, others: Vec<TxnId>, purpose: Purpose) {
+        *self = Self { start: Some((suffix.cells.len(), purpose)), suffix, others, since: None };
     }
 
     /// Drops the cells.
@@ -168,18 +177,19 @@ impl Tiga {
         let Ok(mut suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
-        let views = &self.state.views;
-        let is_of_leader = views.leader() == Some(from) && suffix.view == views.view.number;
-        if !is_of_leader {
+        let leader = self.state.leader().and_then(|node| self.state.replica.group.member(node));
+        if leader != Some(from) || suffix.view != self.state.views.view.number {
             return cx.mark("tiga.log_of_another_view");
         }
         let incoming = &mut self.state.incoming;
-        let last = match incoming.is_empty() {
-            // The beginning of the view has not arrived.
-            true if self.state.log.view != suffix.view => return cx.mark("tiga.log_too_early"),
-            true => self.state.log.last(),
-            false => incoming.suffix.last(),
+        let (view, last) = match incoming.is_empty() {
+            true => (self.state.log.view, self.state.log.last()),
+            false => (incoming.suffix.view, incoming.suffix.last()),
         };
+        if view != suffix.view {
+            // The beginning of the view has not arrived.
+            return cx.mark("tiga.log_too_early");
+        }
         if suffix.after > last {
             return cx.mark("tiga.log_too_early");
         }
@@ -203,17 +213,20 @@ impl Tiga {
         let arrived = self.state.arrived();
         let State { incoming, transactions, .. } = &mut self.state;
         let are_others_here = incoming.others.iter().all(|txn| transactions.contains(*txn));
-        if arrived < incoming.start.unwrap_or(1) || !are_others_here {
+        if arrived < incoming.start.map_or(1, |(cells, _)| cells) || !are_others_here {
             incoming.since.get_or_insert(cx.now.at);
             return;
         }
-        let is_start = incoming.start.is_some();
+        let purpose = incoming.start.map(|(_, purpose)| purpose);
         let suffix = incoming.take(arrived);
-        if is_start {
-            return self.enter_view(cx, suffix);
+        match purpose {
+            Some(Purpose::Enter) => self.enter_view(cx, suffix),
+            Some(Purpose::Propose) => self.prepare(cx, suffix),
+            None => {
+                self.state.follow_cells(&suffix.cells);
+                self.append(cx, suffix);
+            }
         }
-        self.state.follow_cells(&suffix.cells);
-        self.append(cx, suffix);
     }
 
     /// Asks for transactions that have been missing for a while.
@@ -280,7 +293,7 @@ impl Tiga {
         if !self.state.is_normal() || upto == Position(0) {
             return;
         }
-        let me = self.state.me();
+        let me = self.state.replica.me;
         self.state.commit.note_synced(me, view, upto);
         for peer in self.state.replica.peers() {
             let message = Message::Synced { view: view.0, upto: upto.0 };

@@ -1,7 +1,7 @@
 //! The messages between the replicas of a shard.
 
 use bytes::Bytes;
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 
 use crate::messages::{Number, Random, Varint, messages};
 use crate::presence;
@@ -56,9 +56,10 @@ messages! {
             /// The report, as `view_change.rs` encodes it.
             report: Bytes,
         } sized "message_log";
-        /// §4: the log with which a view begins, from its leader.
+        /// §4: the log of a view, from a replica that has it. The receiver lacks cells before those
+        /// with which the view begins.
         71 => StartView {
-            /// The end of the log, from what the leader knows to be committed at the receiver.
+            /// The end of the log, from what the sender knows to be committed at the receiver.
             suffix: Bytes,
         } sized "message_log";
         /// The state of the sender, sent to every peer at a fixed interval. It tells that the
@@ -100,6 +101,39 @@ messages! {
             /// The replies, as `fast_replies.rs` encodes them.
             replies: Bytes,
         } sized "message_ack";
+        /// §4: transactions of the log that the sender is about to propose, as the leader of a
+        /// view, and that the receiver has not reported. The receiver persists them and replies
+        /// with [`Message::Prepared`].
+        76 => Prepare {
+            /// The view.
+            view: u64 as Number,
+            /// The transactions, as `transactions.rs` encodes them.
+            transactions: Bytes,
+        } sized "message_batch";
+        /// The reply to a [`Message::Prepare`]: they are on the disk of the sender.
+        77 => Prepared {
+            /// The view.
+            view: u64 as Number,
+        } control "message_other", malformed "tiga.malformed_view";
+        /// §4: the log with which a shard could begin a view, from its leader to the replicas of
+        /// the first shard, which decide the logs of all shards.
+        78 => Proposal {
+            /// The view.
+            view: u64 as Number,
+            /// The proposal, as `verification.rs` encodes it.
+            proposal: Bytes,
+        } sized "message_log";
+        /// §4: which view there is, from a replica of the first shard to one of another shard.
+        79 => View {
+            /// The last view.
+            view: u64 as Number,
+            /// Its leaders, in the order of the shards.
+            leaders: Vec<NodeId>,
+            /// The last view whose logs are decided.
+            started: u64 as Number,
+            /// The log with which the receiver's shard began it.
+            log: Bytes,
+        } sized "message_log", malformed "tiga.malformed_view";
     }
     kinds &["message_batch", "message_log", "message_ack", "message_agreement", "message_other"];
 }

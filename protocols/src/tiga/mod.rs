@@ -45,7 +45,8 @@
 //! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
 //! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
 //! | commit | §3.7 | `commit.rs` | | every outcome |
-//! | views | §4 | `views.rs`, `view_change.rs` | Agreement, ViewChange, StartView | who leads, and with which log |
+//! | views | §4 | `views.rs`, `placement.rs` | Agreement, View | who leads |
+//! | view change | §4 | `view_change.rs`, `verification.rs` | ViewChange, Prepare, Prepared, Proposal, StartView | with which logs |
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
 //! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
@@ -136,6 +137,7 @@ mod marks;
 mod messages;
 mod options;
 pub mod order;
+mod placement;
 mod progress;
 pub mod quorum;
 mod reads;
@@ -146,6 +148,7 @@ mod state;
 mod stop;
 pub mod timestamp_agreement;
 mod transactions;
+pub mod verification;
 mod view_change;
 mod views;
 pub mod watermarks;
@@ -160,7 +163,7 @@ use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Path};
 use state::State;
-use views::PeerState;
+use views::{PeerState, View};
 
 /// A replica.
 pub struct Tiga {
@@ -233,8 +236,8 @@ impl Protocol for Tiga {
         }
         self.settle_agreement(cx);
         self.send_submits(cx);
-        self.finish_view_change();
         self.append_arrived(cx);
+        self.advance_view_change(cx);
         self.release(cx);
         self.reply_ready(cx);
         self.send_log(cx);
@@ -259,8 +262,13 @@ impl Protocol for Tiga {
 }
 
 impl Tiga {
-    fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let Some(from) = self.state.replica.group.member(from) else { return };
+    fn on_message(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, message: Message) {
+        if let Err(refused) = message.check(self.state.cluster.node_count()) {
+            return cx.mark(refused);
+        }
+        let Some(from) = self.state.replica.group.member(node) else {
+            return self.handle_of_other_shard(cx, node, message);
+        };
         if matches!(message, Message::Presence(_)) {
             self.handle(cx, from, message);
             for early in self.state.presence.take_admitted(from) {
@@ -271,17 +279,14 @@ impl Tiga {
         }
     }
 
+    /// Handles a message of a replica of this shard, which is known by its number among them.
     fn handle(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
-            return cx.mark(refused);
-        }
-        self.state.views.note_heard(from, cx.now.at);
+        let node = self.state.replica.node(from);
+        self.state.views.note_heard(node, cx.now.at);
         match message {
             Message::Presence(message) => {
                 presence::on_message(self, cx, from, message);
             }
-            Message::Submit { transactions } => self.on_transactions(cx, transactions),
-            Message::Found { transactions } => self.on_found(cx, transactions),
             Message::FastReplies { view, replies } => {
                 self.on_fast_replies(cx, from, ViewNumber(view), &replies);
             }
@@ -294,7 +299,33 @@ impl Tiga {
             Message::ViewChange { view, report } => {
                 self.on_view_change(cx, from, ViewNumber(view), &report);
             }
-            Message::StartView { suffix } => self.on_start_view(cx, from, &suffix),
+            Message::StartView { suffix } => self.on_start_view(cx, &suffix),
+            Message::Prepare { view, transactions } => {
+                self.on_prepare(cx, from, ViewNumber(view), transactions);
+            }
+            Message::Prepared { view } => self.on_prepared(from, ViewNumber(view)),
+            message => self.handle_of_any_shard(cx, node, message),
+        }
+    }
+
+    /// Handles a message of a replica of another shard.
+    fn handle_of_other_shard(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, message: Message) {
+        self.state.views.note_heard(node, cx.now.at);
+        self.handle_of_any_shard(cx, node, message);
+    }
+
+    /// Handles a message that nodes of all shards send to each other.
+    fn handle_of_any_shard(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        match message {
+            Message::Submit { transactions } => self.on_transactions(cx, transactions),
+            Message::Found { transactions } => self.on_found(cx, transactions),
+            Message::Proposal { view, proposal } => {
+                self.on_proposal(cx, from, ViewNumber(view), &proposal);
+            }
+            Message::View { view, leaders, started, log } => {
+                let view = View { number: ViewNumber(view), leaders };
+                self.on_view(cx, from, view, (ViewNumber(started), log));
+            }
             Message::Progress { sent, view, normal, last, committed, leads, is_leaving, delay } => {
                 let told = PeerState {
                     view: ViewNumber(view),
@@ -309,23 +340,35 @@ impl Tiga {
             Message::FreshReply { token, version } => {
                 self.on_fresh_reply(cx, from, (token, version));
             }
+            Message::Presence(_)
+            | Message::LogSync { .. }
+            | Message::Synced { .. }
+            | Message::Fetch { .. }
+            | Message::Agreement { .. }
+            | Message::ViewChange { .. }
+            | Message::StartView { .. }
+            | Message::Prepare { .. }
+            | Message::Prepared { .. }
+            | Message::FastReplies { .. } => cx.mark("tiga.message_of_another_shard"),
         }
     }
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
-    fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let Some(peer) = self.state.replica.group.member(peer) else { return };
-        let State { replica, presence, delays, .. } = &mut self.state;
+    fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        self.state.is_up[node.index()] = true;
+        self.state.delays.forget(node.index());
+        let Some(peer) = self.state.replica.group.member(node) else { return };
+        let State { replica, presence, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         presence.forget_session(peer);
-        delays.forget(peer.index());
         // The rest follows when the peer has greeted: it may be a node of another cluster.
         presence::greet(self, cx, peer);
     }
 
     /// The connection to a peer is lost.
-    fn on_peer_down(&mut self, peer: NodeId) {
-        let Some(peer) = self.state.replica.group.member(peer) else { return };
+    fn on_peer_down(&mut self, node: NodeId) {
+        self.state.is_up[node.index()] = false;
+        let Some(peer) = self.state.replica.group.member(node) else { return };
         let State { replica, presence, leading, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
         presence.forget_session(peer);

@@ -1,4 +1,4 @@
-//! Progress reports: replicas tell each other that they are alive, and what has to be sent again.
+//! Progress reports: nodes tell each other that they are alive, and what has to be sent again.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
@@ -14,26 +14,31 @@ impl Tiga {
     pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Progress, Span::from_ms(self.state.options.heartbeat_ms));
         self.send_progress(cx);
+        self.send_proposal(cx);
         self.retry_late(cx);
         self.ask_again(cx);
+        if self.state.is_leader() && self.state.views.reports.is_empty() {
+            self.send_view_change(cx);
+        }
     }
 
-    /// Tells the peers the state of this replica.
+    /// Tells all nodes the state of this replica.
     pub(super) fn send_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let PeerState { view, last: (normal, last), committed, leads, is_leaving } =
             self.state.told();
-        for peer in self.state.replica.peers() {
+        let sent = self.state.clock_us(cx);
+        for node in self.state.cluster.peers_of(self.state.node) {
             let message = Message::Progress {
-                sent: cx.now.at.us,
+                sent,
                 view: view.0,
                 normal: normal.0,
                 last: last.0,
                 committed: committed.0,
                 leads,
                 is_leaving,
-                delay: encode_delay(self.state.delays.measured(peer.index())),
+                delay: encode_delay(self.state.delays.measured(node.index())),
             };
-            self.state.replica.send(cx, peer, message);
+            cx.send(node, message);
         }
     }
 
@@ -44,13 +49,21 @@ impl Tiga {
         told: PeerState,
         (sent, delay): (u64, u64),
     ) {
+        let now = self.state.clock_us(cx);
         let delays = &mut self.state.delays;
-        delays.note_arrival(from.index(), sent, cx.now.at.us);
+        delays.note_arrival(from.index(), sent, now);
         decode_delay(delay).into_iter().for_each(|delay| delays.note_told(from.index(), delay));
         self.state.views.told[from.index()] = told;
-        self.start_view_at(cx, from);
         let views = &self.state.views;
-        if views.leader() == Some(from) && views.view.number == told.view && !told.leads {
+        if told.view < views.view.number || told.last.0 < views.started {
+            self.tell_view(cx, from);
+        }
+        if let Some(peer) = self.state.replica.group.member(from) {
+            self.start_view_at(cx, peer);
+        }
+        let views = &self.state.views;
+        let is_leader = self.state.leader() == Some(from);
+        if is_leader && views.view.number == told.view && !told.leads {
             // The log that it was sent may have arrived before it knew the view.
             self.send_view_change(cx);
         }

@@ -16,7 +16,7 @@ use pangea_core::protocol::{Cx, Durable};
 use super::Tiga;
 use super::ceiling::Limit;
 use super::cells::last_of;
-use super::log::{Position, Suffix, ViewNumber};
+use super::log::{Suffix, ViewNumber};
 use super::rebuild::Entry;
 use super::stamp::{Issuer, Role, Stamp};
 use super::state::State;
@@ -53,8 +53,9 @@ impl State {
             kind::PROMISED_VIEW => {
                 let from = &mut Reader::new(&payload);
                 let number = ViewNumber(from.u64("view").expect(INTACT));
-                let leader = NodeId(from.u16("view").expect(INTACT));
-                let view = View { number, leader };
+                let shards = 0..self.cluster.partitions.shards();
+                let leaders = shards.map(|_| NodeId(from.u16("view").expect(INTACT))).collect();
+                let view = View { number, leaders };
                 mutate!(ViewForgotten: self.views.view = view => ());
             }
             kind::CEILING => {
@@ -95,7 +96,7 @@ impl Tiga {
             state.read_record(*position, record, &mut found);
         }
         state.log.finish_restore();
-        let me = state.me();
+        let me = state.node;
         let ceiling = Stamp::last_of(state.ceiling.durable.us);
         state.coordinator.issuer = Issuer::new(me, Role::Coordinator, ceiling);
         state.coordinator.next_sequence = state.ceiling.durable.sequence + 1;
@@ -103,13 +104,13 @@ impl Tiga {
         state.follow_log(cx);
         state.restore_fast_path(found.in_time);
         let (view, upto) = (state.log.view, state.log.durable());
-        state.commit.note_synced(me, view, upto);
-        if state.views.leader() == Some(me) && !state.is_normal() {
-            let own = state.report(Position(0));
-            state.views.logs.insert(me, own);
+        state.commit.note_synced(state.replica.me, view, upto);
+        state.views.started = view;
+        if state.does_decide(me) {
+            let (me, topology) = (state.replica.me, &state.replica.topology);
+            let agreement = Agreement::new(me, topology, found.agreement, 0);
+            state.views.driver.start(agreement);
         }
-        let agreement = Agreement::new(me, &state.replica.topology, found.agreement, 0);
-        state.views.driver.start(agreement);
         state.replica.begin_run(cx.rng.u64(..));
         let State { presence, replica, .. } = state;
         presence.begin(replica, found.was_ready);
@@ -118,5 +119,6 @@ impl Tiga {
             presence.become_ready(cx);
         }
         self.start_views(cx);
+        self.send_view_change(cx);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Cx, Setup, Status};
 use pangea_core::time::Span;
+use pangea_core::topology::Topology;
 use pangea_core::txn::{Program, Registry};
 
 use super::Tiga;
@@ -32,6 +33,15 @@ use crate::replica::Replica;
 pub(super) struct State {
     pub registry: Arc<Registry>,
     pub options: Options,
+    /// All nodes.
+    pub cluster: Arc<Topology>,
+    /// This node.
+    pub node: NodeId,
+    /// Whether each node is connected.
+    pub is_up: Vec<bool>,
+    /// The shard of which this node has a copy.
+    pub shard: ShardId,
+    /// This node among the replicas of its shard.
     pub replica: Replica,
     pub presence: Presence<Tiga>,
     /// The node's log is durable up to this record.
@@ -77,15 +87,20 @@ pub(super) struct Counters {
 
 impl State {
     pub(super) fn new(setup: Setup<Tiga>) -> Self {
-        let replica = Replica::new(setup.me, setup.topology.group(ShardId(0)));
-        let n = replica.topology.node_count();
+        let shard = setup.topology.nodes[setup.me.index()].shard;
+        let replica = Replica::new(setup.me, setup.topology.group(shard));
+        let (n, all) = (replica.topology.node_count(), setup.topology.node_count());
         Self {
+            node: setup.me,
+            is_up: vec![false; all],
+            shard,
+            cluster: setup.topology,
             presence: Presence::new(n),
             synced: LogPosition(0),
             ceiling: Ceiling::default(),
             ahead_us: 0,
-            delays: Delays::new(n),
-            coordinator: Coordinator::new(replica.me),
+            delays: Delays::new(all),
+            coordinator: Coordinator::new(setup.me),
             transactions: Transactions::default(),
             log: Log::default(),
             incoming: Incoming::default(),
@@ -95,7 +110,7 @@ impl State {
             leading: None,
             raised: Stamp::ZERO,
             raised_at: 0,
-            views: Views::new(n),
+            views: Views::new(all),
             told_version: SnapshotVersion::ZERO,
             waiting_reads: Vec::new(),
             fresh: Fresh::default(),
@@ -105,10 +120,6 @@ impl State {
             options: setup.options,
             replica,
         }
-    }
-
-    pub(super) fn me(&self) -> NodeId {
-        self.replica.me
     }
 
     /// Whether this replica takes part in its view.
@@ -145,7 +156,7 @@ impl State {
             counters.map(|(name, value)| (name.to_owned(), value)).into();
         Status {
             version: self.log.version_at(self.commit.published),
-            coordinator: self.views.leader(),
+            coordinator: self.leader(),
             members: self.replica.topology.node_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),

@@ -36,8 +36,8 @@ impl Tiga {
             && self.state.waiting_reads.is_empty()
             && self.state.fresh.is_idle();
         let State { replica, views, leading, .. } = &self.state;
-        let stays =
-            |peer: &NodeId| replica.is_up[peer.index()] && !views.told[peer.index()].is_leaving;
+        let is_leaving = |peer: NodeId| views.told[replica.node(peer).index()].is_leaving;
+        let stays = |peer: &NodeId| replica.is_up[peer.index()] && !is_leaving(*peer);
         // Nobody could lead if all others are stopping, too.
         let is_last = replica.peers().filter(stays).count() < replica.topology.majority();
         let may_leave = is_settled && (leading.is_none() || is_last);

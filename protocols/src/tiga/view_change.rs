@@ -1,22 +1,36 @@
 //! The change of a view on the replicas (§4): the leader of the new view takes the best log of
-//! f + 1 replicas, and the others take the log of the leader.
+//! f + 1 replicas and proposes it, and all take the logs that were decided.
 //!
-//! A log that is durable on f + 1 replicas in a view is in one of any f + 1 logs. Of two logs the
-//! one of the later view is better, and in one view the longer one.
+//! ```text
+//!   follower                  leader of view 2              view manager
+//!     | ViewChange 2, log ---> | takes the best
+//!     | <--- Prepare, if it lacks transactions of that log
+//!     | Prepared ------------> |
+//!     |                        | Proposal 2, log ---------> |
+//!     | <----------------------------------- logs of view 2 |
+//! ```
+//!
+//! A log that is durable on f + 1 replicas in a view is in one of any f + 1 logs. The longest log
+//! of the view that began last is the best.
 //!
 //! # Differences from the paper
 //!
 //! - Logs are durable, so a replica that restarts takes part at once, and no crash vectors are
 //!   needed.
+//! - The logs with which a view begins are decided by agreement. So a view has begun on all shards
+//!   or on none. A replica that reports its log has the logs of the last view that has begun, also
+//!   if it hears of that only now.
+//! - Therefore the transactions in a proposal are first on the disks of f + 1 replicas.
 //! - A log is sent from the position that the receiver is known to have committed.
 //! - A replica has the log of a view at once or not at all: with a part of it, it could seem to
 //!   have a better log than one that is complete in the view before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
@@ -25,13 +39,27 @@ use super::cells::{Cell, cell_of, last_of};
 use super::fast_path::entries_of;
 use super::leading::Leading;
 use super::log::{Position, Suffix, ViewNumber};
+use super::log_sync::Purpose;
 use super::messages::Message;
 use super::quorum::Sizes;
 use super::rebuild::{Entry, Rebuilt, Report, rebuild};
 use super::stamp::Stamp;
 use super::state::State;
+use super::transactions::{self, Stamped};
+use super::verification::Proposal;
 use super::views::{PeerState, View};
 use crate::replica::kind;
+
+/// A proposal that is not made yet: its transactions have to be on enough disks.
+pub(super) struct Preparing {
+    proposal: Proposal,
+    /// The record of its last transaction on this replica.
+    record: LogPosition,
+    /// The replicas that have to say that they have all transactions.
+    lacking: BTreeSet<NodeId>,
+    /// Whether it was made.
+    is_made: bool,
+}
 
 /// What a replica tells the leader of a new view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,76 +121,106 @@ impl ViewReport {
 }
 
 impl State {
+    /// Whether this replica has not got the log with which the last view began.
+    pub(super) fn lacks_start(&self) -> bool {
+        self.log.view < self.views.started
+    }
+
     /// What this replica tells the leader of a new view that has committed up to a position.
     pub(super) fn report(&self, after: Position) -> ViewReport {
         let suffix = self.log.suffix(after.min(self.log.last()));
         ViewReport { suffix, unsynced: self.fast.unsynced(), told: self.fast.told() }
     }
 
-    /// §4: continues the log of a new view with the transactions that were in no log and may be
-    /// committed. Then a cell without transactions says that nothing comes before what was replied
-    /// to or promised. All of it is in the log when the view begins: nobody knows it otherwise.
-    fn recover(&self, suffix: &mut Suffix) -> usize {
-        if !self.has_fast_path() {
-            return 0;
+    /// §4: the proposal of a new leader from the reports: the best log, and the transactions that
+    /// were in no log and may be committed. Its floor is above what was replied to or promised.
+    fn propose(&self, mut suffix: Suffix) -> (Proposal, usize) {
+        let before = self.log.version_at(suffix.after);
+        let (mut floor, mut recovered) = (Stamp::ZERO, Vec::new());
+        if self.has_fast_path() {
+            let sizes = Sizes::of(self.replica.topology.node_count());
+            let do_conflict = |one: TxnId, other: TxnId| {
+                self.footprint_of(one).conflicts_with(&self.footprint_of(other))
+            };
+            let rebuilt = rebuild(sizes, &self.views.chosen, do_conflict);
+            Rebuilt { floor, recovered, .. } = rebuilt;
         }
-        let reports = &self.views.reports;
-        let sizes = Sizes::of(self.replica.topology.node_count());
-        let do_conflict = |one: TxnId, other: TxnId| {
-            self.footprint_of(one).conflicts_with(&self.footprint_of(other))
-        };
-        let Rebuilt { recovered, floor, .. } = rebuild(sizes, reports, do_conflict);
         let recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
         for of_cell in recovered.chunk_by(|a, b| cell_of(a.stamp) == cell_of(b.stamp)) {
             let txns = of_cell.iter().map(|entry| (entry.txn, entry.stamp)).collect();
             suffix.cells.push(Cell { version: cell_of(of_cell[0].stamp), txns });
         }
-        let last = suffix.cells.last().map(|cell| cell.version);
-        let last = last.unwrap_or_else(|| self.log.version_at(suffix.after));
-        if floor > last_of(last) {
-            suffix.cells.push(Cell { version: cell_of(floor), txns: Vec::new() });
-        }
-        recovered.len()
+        let several = entries_of(&suffix.cells).filter_map(|entry| {
+            let shards = self.transactions.get(entry.txn)?.request.shards;
+            (shards.len() > 1).then_some((entry.txn, shards))
+        });
+        let shards = several.collect();
+        (Proposal { suffix, before, floor, shards }, recovered.len())
     }
 }
 
 impl Tiga {
-    /// A view was decided: this replica takes part in no earlier one, and sends its log to the
-    /// leader.
+    /// A view was decided: this replica takes part in no earlier one.
     pub(super) fn begin_view(&mut self, cx: &mut Cx<'_, Self>, view: View) {
+        if view.number <= self.state.views.view.number {
+            return;
+        }
         cx.mark("tiga.view_begun");
         self.stop_leading(cx);
         self.state.incoming.clear();
         let mut record = Vec::new();
         record.put_u64(view.number.0);
-        record.put_u16(view.leader.0);
+        view.leaders.iter().for_each(|leader| record.put_u16(leader.0));
         let views = &mut self.state.views;
         views.record = self.state.replica.persist(cx, &kind::PROMISED_VIEW, record.into());
-        (views.view, views.since) = (view, cx.now.at);
-        views.logs.clear();
+        views.follow(view, cx.now.at);
         self.state.counters.views += 1;
-        if view.leader == self.state.me() {
-            let own = self.state.report(self.state.commit.committed);
-            self.state.views.logs.insert(view.leader, own);
-        }
         self.send_progress(cx);
-        self.send_view_change(cx);
+        match self.state.lacks_start() {
+            // It may have taken the logs of another view before it heard of this one.
+            true => self.take_start(cx),
+            false => self.send_view_change(cx),
+        }
     }
 
-    /// Sends the log to the leader of the view, if that has not begun here.
-    pub(super) fn send_view_change(&mut self, cx: &mut Cx<'_, Self>) {
-        let Some(leader) = self.state.views.leader().filter(|it| *it != self.state.me()) else {
+    /// The logs of a view are decided: takes the one of this shard, if it has what comes before.
+    /// Otherwise a peer sends more.
+    pub(super) fn take_start(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { views, incoming, log, .. } = &mut self.state;
+        views.preparing = None;
+        if log.view >= views.started || incoming.view() >= Some(views.started) {
             return;
-        };
-        if self.state.is_normal() {
+        }
+        // The first shard decides, and the others know their own logs only.
+        let Some(bytes) = views.logs.first() else { return };
+        let suffix = Suffix::decode(bytes).expect("the logs were checked");
+        if suffix.after > log.last() {
+            return cx.mark("tiga.start_too_far");
+        }
+        incoming.begin(suffix, Vec::new(), Purpose::Enter);
+    }
+
+    /// Reports the log to the leader of the view, if the view has not begun here.
+    pub(super) fn send_view_change(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(leader) = self.state.leader() else { return };
+        if self.state.is_normal() || self.state.lacks_start() {
+            return;
+        }
+        let number = self.state.views.view.number;
+        if leader == self.state.node {
+            let own = self.state.report(self.state.commit.committed);
+            let views = &mut self.state.views;
+            if views.chosen.is_empty() {
+                views.reports.insert(self.state.replica.me, own);
+            }
             return;
         }
         // The leader may have heard less than what it had told before a crash.
         let known = self.state.views.told[leader.index()].committed;
         let report = self.state.report(known).encode();
-        let message = Message::ViewChange { view: self.state.views.view.number.0, report };
+        let message = Message::ViewChange { view: number.0, report };
         // The record is after all that the report tells, which survives a crash, too.
-        self.state.replica.send_after(cx, self.state.views.record, leader, message);
+        cx.send_after(self.state.views.record.max(cx.log_head()), leader, message);
     }
 
     /// §4: the log of a replica arrives at the leader of a view.
@@ -176,27 +234,37 @@ impl Tiga {
         let Ok(report) = ViewReport::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
-        let (views, suffix) = (&self.state.views, &report.suffix);
-        let is_for_me = views.leader() == Some(self.state.replica.me) && views.view.number == view;
-        let is_known = suffix.after <= self.state.log.last();
-        let is_begun = self.state.leading.is_some() || self.state.incoming.is_start();
-        if !is_for_me || is_begun || suffix.view >= view || !is_known {
+        let State { views, log, .. } = &self.state;
+        let is_for_me = self.state.is_leader() && views.view.number == view;
+        let is_known = report.suffix.after <= log.last() && report.suffix.view == log.view;
+        let is_begun = self.state.is_normal() || !views.chosen.is_empty();
+        if !is_for_me || is_begun || self.state.lacks_start() || !is_known {
             return cx.mark("tiga.view_change_too_late");
         }
-        self.state.views.logs.insert(from, report);
+        self.state.views.reports.insert(from, report);
     }
 
-    /// Begins the view that this replica leads, when it has f + 1 logs and the transactions of the
-    /// best one.
-    pub(super) fn finish_view_change(&mut self) {
-        let State { views, replica, incoming, commit, log, .. } = &mut self.state;
-        let enough = replica.topology.majority();
-        let enough = mutate!(ViewOfFewer: enough => 1);
-        if views.leader() != Some(replica.me) || views.logs.len() < enough {
+    /// Makes progress with the proposal of this replica as the leader of a view that has not begun:
+    /// when it has f + 1 logs, the transactions of the best one are collected.
+    pub(super) fn advance_view_change(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { views, replica, incoming, commit, log, synced, .. } = &mut self.state;
+        if let Some(preparing) = &mut views.preparing {
+            if preparing.lacking.is_empty() && preparing.record <= *synced && !preparing.is_made {
+                preparing.is_made = true;
+                self.send_proposal(cx);
+            }
             return;
         }
+        let enough = replica.topology.majority();
+        let enough = mutate!(ViewOfFewer: enough => 1);
+        if views.reports.len() < enough || !views.reports.contains_key(&replica.me) {
+            return;
+        }
+        // This replica is one of them, because it proposes what it has.
+        let mut logs = std::mem::take(&mut views.reports);
+        let own = logs.remove_entry(&replica.me).expect("it was checked");
         let logs: BTreeMap<NodeId, ViewReport> =
-            std::mem::take(&mut views.logs).into_iter().take(enough).collect();
+            logs.into_iter().take(enough - 1).chain([own]).collect();
         let suffixes = || logs.values().map(|report| &report.suffix);
         let best = suffixes().max_by_key(|it| (it.view, it.last()));
         let best = mutate!(ShortestLog: best => suffixes().min_by_key(|it| it.last()));
@@ -206,41 +274,113 @@ impl Tiga {
         let position = position.max(commit.committed);
         let version = log.version_at(position);
         let reports = logs.iter().map(|(node, report)| report.after(*node, position, version));
-        views.reports = reports.collect();
+        (views.chosen, views.known) = (reports.collect(), position);
         let unsynced = logs.values().flat_map(|report| &report.unsynced);
         let others = unsynced.map(|entry| entry.txn).collect();
-        incoming.begin(Suffix { view: views.view.number, ..best }, others);
+        incoming.begin(best, others, Purpose::Propose);
     }
 
-    /// §4: the log of a view arrives from its leader.
-    pub(super) fn on_start_view(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+    /// The transactions of the best log are here. Those that another replica lacks are sent to it,
+    /// so that f + 1 replicas have them.
+    pub(super) fn prepare(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
+        let (proposal, recovered) = self.state.propose(suffix);
+        if recovered > 0 {
+            cx.mark("tiga.recovered");
+        }
+        let State { views, replica, transactions, .. } = &mut self.state;
+        // Those that are known to be committed are on enough disks.
+        let known = views.known.0.saturating_sub(proposal.suffix.after.0) as usize;
+        let cells = proposal.suffix.cells.iter().skip(known);
+        let needed: BTreeSet<TxnId> = entries_of(cells).map(|entry| entry.txn).collect();
+        let mut lacking = BTreeSet::new();
+        for report in views.chosen.iter().filter(|report| report.node != replica.me) {
+            let has = report.log.iter().chain(&report.unsynced).map(|entry| entry.txn);
+            let has: BTreeSet<TxnId> = has.collect();
+            let lacks: Vec<Arc<Stamped>> = needed
+                .difference(&has)
+                .map(|txn| transactions.get(*txn).expect("the transactions are here").clone())
+                .collect();
+            let lacks = mutate!(ProposedUnprepared: lacks => Vec::new());
+            if lacks.is_empty() {
+                continue;
+            }
+            cx.mark("tiga.prepare");
+            lacking.insert(report.node);
+            let transactions = transactions::encode(lacks.iter().map(|stamped| &**stamped));
+            let message = Message::Prepare { view: views.view.number.0, transactions };
+            replica.send(cx, report.node, message);
+        }
+        let record = cx.log_head();
+        views.preparing = Some(Preparing { proposal, record, lacking, is_made: false });
+    }
+
+    /// The leader of a view needs this replica to have transactions on its disk.
+    pub(super) fn on_prepare(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        view: ViewNumber,
+        transactions: Bytes,
+    ) {
+        self.on_found(cx, transactions);
+        let after = cx.log_head();
+        self.state.replica.send_after(cx, after, from, Message::Prepared { view: view.0 });
+    }
+
+    pub(super) fn on_prepared(&mut self, from: NodeId, view: ViewNumber) {
+        let views = &mut self.state.views;
+        if views.view.number == view
+            && let Some(preparing) = &mut views.preparing
+        {
+            preparing.lacking.remove(&from);
+        }
+    }
+
+    /// Sends the proposal to those who decide. It may be lost, so it is repeated.
+    pub(super) fn send_proposal(&mut self, cx: &mut Cx<'_, Self>) {
+        let views = &self.state.views;
+        let Some(preparing) = views.preparing.as_ref().filter(|it| it.is_made) else { return };
+        let (view, proposal) = (views.view.number, preparing.proposal.encode());
+        for node in self.state.cluster.node_ids().filter(|node| self.state.does_decide(*node)) {
+            if node != self.state.node {
+                let proposal = proposal.clone();
+                cx.send(node, Message::Proposal { view: view.0, proposal });
+            }
+        }
+        if self.state.does_decide(self.state.node) {
+            let node = self.state.node;
+            self.on_proposal(cx, node, view, &proposal);
+        }
+    }
+
+    /// A peer sends the log of a view that has begun, because this replica lacks what came before.
+    pub(super) fn on_start_view(&mut self, cx: &mut Cx<'_, Self>, bytes: &[u8]) {
         let Ok(suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
-        let views = &self.state.views;
-        let is_of_leader = views.leader() == Some(from) && suffix.view == views.view.number;
-        if !is_of_leader || self.state.is_normal() {
+        let State { views, log, incoming, .. } = &self.state;
+        let is_waiting = incoming.view() >= Some(suffix.view);
+        if suffix.view <= log.view || suffix.view != views.started || is_waiting {
             return cx.mark("tiga.start_view_too_late");
         }
-        if suffix.after > self.state.log.last() {
+        if suffix.after > log.last() {
             return cx.mark("tiga.log_too_early");
         }
-        self.state.incoming.begin(suffix, Vec::new());
+        self.state.incoming.begin(suffix, Vec::new(), Purpose::Enter);
     }
 
     /// Takes the log of a view, all of whose transactions are here.
-    pub(super) fn enter_view(&mut self, cx: &mut Cx<'_, Self>, mut suffix: Suffix) {
+    pub(super) fn enter_view(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
         cx.mark("tiga.view_entered");
-        let me = self.state.me();
-        let leads = self.state.views.leader() == Some(me);
-        if leads && self.state.recover(&mut suffix) > 0 {
-            cx.mark("tiga.recovered");
-        }
         self.retreat(cx);
         self.append(cx, suffix);
         let floor = last_of(self.state.log.last_version()).max(self.state.fast.told());
         self.state.start_fast_path(floor);
-        if leads {
+        if !self.state.is_normal() {
+            // Another view was decided meanwhile.
+            return self.send_view_change(cx);
+        }
+        if self.state.is_leader() {
             cx.mark("tiga.leads");
             self.lead(cx);
         }
@@ -249,11 +389,9 @@ impl Tiga {
 
     /// Begins to lead, with the log of the view.
     fn lead(&mut self, cx: &mut Cx<'_, Self>) {
-        let (me, n) = (self.state.me(), self.state.replica.topology.node_count());
         let now = self.state.clock_us(cx);
         self.state.raise_ceiling(cx, now);
-        let (log, record) = (&self.state.log, cx.log_head());
-        let leading = Leading::new(me, n, (log, record), self.state.raised);
+        let leading = Leading::new(&self.state, cx.log_head());
         self.state.leading = Some(leading);
         self.send_progress(cx);
         for peer in self.state.replica.peers() {
@@ -261,23 +399,29 @@ impl Tiga {
         }
     }
 
-    /// Sends a follower what it lacks of the log, after it has told what it has.
+    /// Finds out what a follower of this leader has, or sends a replica that lacks what came before
+    /// a view the log of that view.
     pub(super) fn start_view_at(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let State { leading, log, views, replica, .. } = &mut self.state;
-        let Some(leading) = leading.as_mut() else { return };
-        let PeerState { view, last: (normal, last), committed, .. } = views.told[peer.index()];
-        if !replica.is_up[peer.index()] || view != views.view.number {
+        let PeerState { last: (normal, last), committed, .. } =
+            views.told[replica.node(peer).index()];
+        if !replica.is_up[peer.index()] || log.view != views.started || normal > log.view {
             return;
         }
-        let sent = &mut leading.sent[peer.index()];
         if normal == log.view {
             // It has the log of this view up to here at least.
-            sent.get_or_insert(last.min(log.last()));
-        } else if sent.is_none() {
+            if let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) {
+                leading.sent[peer.index()].get_or_insert(last.min(log.last()));
+            }
+            return;
+        }
+        let start = views.logs.first().map(|log| Suffix::decode(log).expect("it was checked"));
+        let is_lost = start.is_none_or(|start| last < start.after);
+        if is_lost && (leading.is_some() || log.view < views.view.number) {
             cx.mark("tiga.view_started");
             let suffix = log.suffix(committed.min(log.last())).encode();
-            replica.send_after(cx, leading.record, peer, Message::StartView { suffix });
-            *sent = Some(log.last());
+            let after = leading.as_ref().map_or(cx.log_head(), |leading| leading.record);
+            replica.send_after(cx, after, peer, Message::StartView { suffix });
         }
     }
 }

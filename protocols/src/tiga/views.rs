@@ -1,50 +1,67 @@
-//! The view manager: decides which replica leads the shard (§4).
+//! The view manager: decides which replicas lead the shards, and with which logs (§4).
 //!
-//! Views are decided by agreement, whose leader is the view manager. It begins a view with another
-//! leader when the present one is silent, has restarted, or is about to stop.
+//! Views are decided by agreement among the replicas of the first shard, whose leader is the view
+//! manager. It begins a view with other leaders when a present one is silent, has restarted, or is
+//! about to stop.
 //!
 //! ```text
-//!   manager                      replicas                     leader of view 2
-//!     | agreement: view 2 -----> | take part in no earlier view
-//!     |                          | ViewChange 2, log -------> | f + 1 logs: takes the best
-//!     |                          | <--------- StartView, log  |
+//!   manager                        replicas                     leaders of view 2
+//!     | agreement: view 2 -------> | take part in no earlier view
+//!     |                            | ViewChange 2, log -------> | f + 1 logs: takes the best
+//!     | <------------------------------------ Proposal 2, log --|
+//!     | agreement: logs of view 2  |                            |
+//!     |--------------------------> | take them ---------------> | leads
 //! ```
 //!
 //! The paper's manager is a replicated service of its own. Here the replicas of the first shard
-//! are that service.
+//! are that service. Those of other shards hear of its decisions by `View`.
 
 use std::collections::BTreeMap;
 
-use pangea_core::ids::{LogPosition, NodeId};
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, ShardId};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::log::{Position, ViewNumber};
+use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
+use super::placement::{Fitness, place};
 use super::rebuild::Report;
 use super::state::State;
-use super::view_change::ViewReport;
+use super::verification::{Proposal, verify};
+use super::view_change::{Preparing, ViewReport};
 use super::{Tiga, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
 
-/// A view: what agreement decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decided {
-    /// The number of the view.
-    pub number: u64,
-    /// The replica that leads it.
-    pub leader: NodeId,
+/// What agreement decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Decided {
+    /// A view.
+    View {
+        /// Its number.
+        number: u64,
+        /// The leaders of the shards.
+        leaders: Vec<NodeId>,
+    },
+    /// The logs with which a view begins. They count if no later view was decided before them.
+    Start {
+        /// The number of the view.
+        number: u64,
+        /// The ends of the logs, encoded, in the order of the shards.
+        logs: Vec<Vec<u8>>,
+    },
 }
 
 /// The view that a replica follows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub number: ViewNumber,
-    pub leader: NodeId,
+    /// The leaders of the shards, by their nodes.
+    pub leaders: Vec<NodeId>,
 }
 
-/// What a replica has told about itself.
+/// What a node has told about itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerState {
     /// The last view that it has heard of.
@@ -61,21 +78,35 @@ pub(super) struct PeerState {
 
 /// The views of this replica.
 pub(super) struct Views {
+    /// Only used on the replicas of the first shard.
     pub driver: Driver<Decided>,
     /// The number of the last decision taken.
     taken: u64,
+    /// The number of the last view among the decisions taken.
+    decided: ViewNumber,
     /// The last view that this replica has heard of.
     pub view: View,
     /// The record that says so.
     pub record: LogPosition,
     /// When this replica has heard of it.
     pub since: Timestamp,
-    /// The logs for the view that this replica is to lead.
-    pub logs: BTreeMap<NodeId, ViewReport>,
-    /// The reports from which the view begins, once there are enough.
-    pub reports: Vec<Report>,
-    /// When each replica was last heard.
+    /// The last view whose logs are decided, as far as this replica knows.
+    pub started: ViewNumber,
+    /// The logs with which it began: of all shards on a replica of the first one, else of the own.
+    pub logs: Vec<Bytes>,
+    /// The reports for the view that this replica is to lead.
+    pub reports: BTreeMap<NodeId, ViewReport>,
+    /// Those from which it makes its proposal, once there are enough.
+    pub chosen: Vec<Report>,
+    /// The position up to which these logs are committed.
+    pub known: Position,
+    /// `Some` while this replica prepares its proposal.
+    pub preparing: Option<Preparing>,
+    /// On the replicas of the first shard: the proposals for the present view.
+    proposals: BTreeMap<ShardId, Proposal>,
+    /// When each node was last heard.
     heard_at: Vec<Timestamp>,
+    /// What each node has told.
     pub told: Vec<PeerState>,
 }
 
@@ -84,19 +115,25 @@ impl Views {
         Self {
             driver: Driver::new(),
             taken: 0,
+            decided: ViewNumber(0),
             view: View::default(),
             record: LogPosition(0),
             since: Timestamp::default(),
-            logs: BTreeMap::new(),
-            reports: Vec::new(),
+            started: ViewNumber(0),
+            logs: Vec::new(),
+            reports: BTreeMap::new(),
+            chosen: Vec::new(),
+            known: Position(0),
+            preparing: None,
+            proposals: BTreeMap::new(),
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
     }
 
-    /// The leader of the view, if there is a view.
-    pub(super) fn leader(&self) -> Option<NodeId> {
-        (self.view.number > ViewNumber(0)).then_some(self.view.leader)
+    /// The leader of a shard in this view, if there is a view.
+    pub(super) fn leader_of(&self, shard: ShardId) -> Option<NodeId> {
+        self.view.leaders.get(usize::from(shard.0)).copied()
     }
 
     /// Everybody counts as heard, because nobody could be.
@@ -108,9 +145,28 @@ impl Views {
     pub(super) fn note_heard(&mut self, node: NodeId, now: Timestamp) {
         self.heard_at[node.index()] = now;
     }
+
+    /// Follows a view.
+    pub(super) fn follow(&mut self, view: View, now: Timestamp) {
+        (self.view, self.since) = (view, now);
+        self.reports.clear();
+        self.chosen.clear();
+        self.preparing = None;
+        self.proposals.clear();
+    }
 }
 
 impl State {
+    /// The leader of this shard.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        self.views.leader_of(self.shard)
+    }
+
+    /// Whether this replica leads its shard in the view, or will lead it.
+    pub(super) fn is_leader(&self) -> bool {
+        self.leader() == Some(self.node)
+    }
+
     /// What this replica tells about itself.
     pub(super) fn told(&self) -> PeerState {
         PeerState {
@@ -124,44 +180,48 @@ impl State {
     }
 
     fn doubt(&self) -> Span {
-        self.options.doubt(self.replica.topology.round_trip_max())
+        self.options.doubt(self.cluster.round_trip_max())
     }
 
-    /// Whether a replica was heard lately, and is connected.
+    /// Whether a node was heard lately, and is connected.
     fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
         let heard = now.since(self.views.heard_at[node.index()]) < self.doubt();
-        node == self.me() || self.replica.is_up[node.index()] && heard
+        node == self.node || self.is_up[node.index()] && heard
     }
 
-    /// Whether the view needs another leader.
-    fn needs_view(&self, now: Timestamp) -> bool {
-        let Some(leader) = self.views.leader() else { return true };
+    /// Whether a leader has to be replaced.
+    fn has_failed(&self, leader: NodeId, now: Timestamp) -> bool {
         let told = self.told_by(leader);
         if !self.is_heard(leader, now) || told.is_leaving {
             return true;
         }
         let number = self.views.view.number;
-        // A new leader needs the logs of others first. One that has the log of its view, and does
+        // A new leader needs logs and a decision first. One that has the log of its view, and does
         // not lead it, has restarted.
-        let is_late = now.since(self.views.since) >= Span::from_us(2 * self.doubt().us);
+        let patience = 2 * self.doubt().us + 8 * self.cluster.round_trip_max().us;
+        let is_late = now.since(self.views.since) >= Span::from_us(patience);
         let has_restarted = told.view == number && told.last.0 == number;
         !(told.leads && told.view == number) && (is_late || has_restarted)
     }
 
     fn told_by(&self, node: NodeId) -> PeerState {
-        if node == self.me() { self.told() } else { self.views.told[node.index()] }
+        if node == self.node { self.told() } else { self.views.told[node.index()] }
     }
 
-    /// The next leader: of the replicas that are heard and stay, the one with the longest log.
-    fn candidate(&self, now: Timestamp) -> Option<NodeId> {
-        let before = self.views.leader();
-        let nodes = self.replica.topology.node_ids();
-        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.told_by(*node).is_leaving;
-        let rank = |node: &NodeId| {
-            // The present leader may have restarted, and may be chosen again if nobody else is fit.
-            (Some(*node) != before, self.told_by(*node).last, std::cmp::Reverse(*node))
-        };
-        nodes.filter(is_fit).max_by_key(rank)
+    /// The leaders of the next view: replicas that are heard and stay.
+    fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
+        let present = &self.views.view.leaders;
+        place(&self.cluster, present, |node| {
+            let told = self.told_by(node);
+            let is_fit = self.is_heard(node, now) && !told.is_leaving;
+            let is_sound = !present.contains(&node) || !self.has_failed(node, now);
+            is_fit.then_some(Fitness { is_sound, last: told.last })
+        })
+    }
+
+    /// Whether a node is a replica of the first shard: one of those that decide views.
+    pub(super) fn does_decide(&self, node: NodeId) -> bool {
+        self.cluster.nodes[node.index()].shard == ShardId(0)
     }
 }
 
@@ -177,7 +237,7 @@ impl Tiga {
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
         self.fetch_missing(cx);
-        if self.state.presence.is_ready {
+        if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
             self.state.views.driver.agreement_mut().on_tick(true);
             self.manage(cx);
         }
@@ -185,51 +245,180 @@ impl Tiga {
 
     /// The view manager's part.
     fn manage(&mut self, cx: &mut Cx<'_, Self>) {
-        let now = cx.now.at;
-        let agreement = self.state.views.driver.agreement();
-        let is_settled = agreement.end() == self.state.views.taken;
-        if !agreement.is_leader() || !is_settled || !self.state.needs_view(now) {
+        let views = &self.state.views;
+        let agreement = views.driver.agreement();
+        if !agreement.is_leader() || agreement.end() != views.taken {
             return;
         }
-        let Some(leader) = self.state.candidate(now) else { return };
-        let number = self.state.views.view.number.0 + 1;
-        if Some(leader) == self.state.views.leader() && self.state.told().leads {
+        let (now, present) = (cx.now.at, &views.view);
+        let mut leaders = present.leaders.iter();
+        if leaders.len() == 0 || leaders.any(|leader| self.state.has_failed(*leader, now)) {
+            let Some(leaders) = self.state.candidates(now) else { return };
+            if leaders == present.leaders && self.state.told().leads {
+                return;
+            }
+            cx.mark("tiga.view_proposed");
+            let decision = Decided::View { number: present.number.0 + 1, leaders };
+            self.state.views.driver.agreement_mut().propose(decision);
+        } else if present.number > views.started {
+            self.decide_start(cx);
+        }
+    }
+
+    /// Proposes the logs with which the view begins, if all leaders have proposed theirs.
+    fn decide_start(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { views, cluster, .. } = &mut self.state;
+        if views.proposals.len() < usize::from(cluster.partitions.shards()) {
             return;
         }
-        cx.mark("tiga.view_proposed");
-        self.state.views.driver.agreement_mut().propose(Decided { number, leader });
+        cx.mark("tiga.start_proposed");
+        let proposals: Vec<Proposal> = views.proposals.values().cloned().collect();
+        let logs = verify(&proposals);
+        let logs = logs.iter().map(|log| Suffix { view: views.view.number, ..log.clone() });
+        let logs = logs.map(|log| log.encode().to_vec()).collect();
+        let decision = Decided::Start { number: views.view.number.0, logs };
+        views.driver.agreement_mut().propose(decision);
+    }
+
+    /// The leader of a shard proposes the log with which it begins a view.
+    pub(super) fn on_proposal(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        view: ViewNumber,
+        bytes: &[u8],
+    ) {
+        let Ok(proposal) = Proposal::decode(bytes) else {
+            return cx.mark("tiga.malformed_log");
+        };
+        let State { views, cluster, .. } = &mut self.state;
+        let shard = cluster.nodes[from.index()].shard;
+        let is_present = views.view.number == view && views.started < view;
+        if is_present && views.leader_of(shard) == Some(from) {
+            views.proposals.insert(shard, proposal);
+        }
     }
 
     /// Passes a peer's message to agreement.
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
-        if !self.state.presence.is_ready {
+        if !self.state.presence.is_ready || !self.state.does_decide(self.state.node) {
             return cx.mark("tiga.agreement_too_early");
         }
-        let node_count = self.state.replica.topology.node_count();
-        let is_sound = |view: &Decided| view.leader.index() < node_count && view.number > 0;
-        let agreement = self.state.views.driver.agreement_mut();
-        if let Err(Refused(why)) = agreement.on_message(from, bytes, &is_sound) {
+        let State { views, cluster, .. } = &mut self.state;
+        let shards = usize::from(cluster.partitions.shards());
+        let is_of = |shard: usize, node: NodeId| {
+            let place = cluster.nodes.get(node.index());
+            place.is_some_and(|place| usize::from(place.shard.0) == shard)
+        };
+        let is_sound = |decided: &Decided| match decided {
+            Decided::View { number, leaders } => {
+                let are_of = leaders.iter().enumerate().all(|(shard, node)| is_of(shard, *node));
+                *number > 0 && leaders.len() == shards && are_of
+            }
+            Decided::Start { number, logs } => {
+                let is_log = |log: &Vec<u8>| {
+                    Suffix::decode(log).is_ok_and(|suffix| suffix.view.0 == *number)
+                };
+                logs.len() == shards && logs.iter().all(is_log)
+            }
+        };
+        if let Err(Refused(why)) = views.driver.agreement_mut().on_message(from, bytes, &is_sound) {
             cx.mark(why);
         }
     }
 
     /// Persists the records of agreement, sends its messages, and takes its decisions.
     pub(super) fn settle_agreement(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { views, replica, synced, presence, .. } = &mut self.state;
-        if !presence.is_ready {
+        if !self.state.presence.is_ready || !self.state.does_decide(self.state.node) {
             return;
         }
+        let State { views, replica, synced, .. } = &mut self.state;
         let wrap = |bytes| Message::Agreement { bytes };
         let Settled { decided, .. } = views.driver.settle(cx, replica, *synced, wrap);
-        for (number, Decided { number: view, leader }) in decided {
-            if number <= self.state.views.taken {
-                continue;
+        for (number, decision) in decided {
+            if number > self.state.views.taken {
+                self.state.views.taken = number;
+                self.take_decision(cx, decision);
             }
-            self.state.views.taken = number;
-            // Two managers may have proposed the same view.
-            if view == self.state.views.view.number.0 + 1 {
-                self.begin_view(cx, View { number: ViewNumber(view), leader });
+        }
+    }
+
+    fn take_decision(&mut self, cx: &mut Cx<'_, Self>, decision: Decided) {
+        let views = &mut self.state.views;
+        match decision {
+            Decided::View { number, leaders } => {
+                // Two managers may have proposed the same view.
+                if number != views.decided.0 + 1 {
+                    return;
+                }
+                views.decided = ViewNumber(number);
+                self.begin_view(cx, View { number: ViewNumber(number), leaders });
             }
+            Decided::Start { number, logs } => {
+                // The logs of a view that was given up are void, on all replicas alike.
+                if number != views.decided.0 || number <= views.started.0 {
+                    return;
+                }
+                views.started = ViewNumber(number);
+                views.logs = logs.into_iter().map(Bytes::from).collect();
+                self.take_start(cx);
+            }
+        }
+        for node in self.state.cluster.peers_of(self.state.node) {
+            self.tell_view(cx, node);
+        }
+    }
+
+    /// Tells a node of another shard which view there is, and its part of the logs.
+    pub(super) fn tell_view(&mut self, cx: &mut Cx<'_, Self>, to: NodeId) {
+        let State { views, cluster, node, is_up, presence, .. } = &self.state;
+        let of = |node: NodeId| cluster.nodes[node.index()];
+        if !self.state.does_decide(*node) || self.state.does_decide(to) || !is_up[to.index()] {
+            return;
+        }
+        let is_near = of(*node).region == of(to).region;
+        let is_manager = presence.is_ready && views.driver.agreement().is_leader();
+        if !is_near && !is_manager || views.view.number == ViewNumber(0) {
+            return;
+        }
+        let log = views.logs.get(usize::from(of(to).shard.0)).cloned().unwrap_or_default();
+        let message = Message::View {
+            view: views.view.number.0,
+            leaders: views.view.leaders.clone(),
+            started: views.started.0,
+            log,
+        };
+        cx.send(to, message);
+    }
+
+    /// A replica of the first shard tells which view there is.
+    pub(super) fn on_view(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        view: View,
+        (started, log): (ViewNumber, Bytes),
+    ) {
+        let shards = usize::from(self.state.cluster.partitions.shards());
+        let is_of = |(shard, node): (usize, &NodeId)| {
+            let place = self.state.cluster.nodes.get(node.index());
+            place.is_some_and(|place| usize::from(place.shard.0) == shard)
+        };
+        let are_of = view.leaders.iter().enumerate().all(is_of);
+        let is_log = started.0 == 0 || Suffix::decode(&log).is_ok_and(|it| it.view == started);
+        let is_sound = are_of && view.leaders.len() == shards && is_log && started <= view.number;
+        if !is_sound || !self.state.does_decide(from) || self.state.does_decide(self.state.node) {
+            return cx.mark("tiga.malformed_view");
+        }
+        let is_later = view.number > self.state.views.view.number;
+        if started > self.state.views.started {
+            (self.state.views.started, self.state.views.logs) = (started, vec![log]);
+            if !is_later {
+                self.take_start(cx);
+            }
+        }
+        if is_later {
+            self.begin_view(cx, view);
         }
     }
 }
