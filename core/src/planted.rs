@@ -272,6 +272,14 @@ bugs! {
         "A restarted replica uses the numbers of transactions again.";
     StartUnverified, "start-unverified",
         "A view begins on a shard without transactions that only other shards have in their logs.";
+    SettledAlone, "settled-alone",
+        "A new leader leaves out what its shard has committed and other shards have not.";
+    OldViewCounts, "old-view-counts",
+        "A leader counts stamps and promises of leaders of an earlier view.";
+    OtherShardsUncommitted, "other-shards-uncommitted",
+        "A shard runs and publishes cells before the logs of the other shards are committed.";
+    ReceivedForgotten, "received-forgotten",
+        "A restarted node has not got the rows that other shards had sent it.";
     ProposedUnprepared, "proposed-unprepared",
         "The log of a view is decided before enough replicas have its transactions.";
 }

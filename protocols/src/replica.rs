@@ -47,6 +47,8 @@ pub(crate) mod kind {
     pub const PROMISED_VIEW: u8 = 16;
     /// What a replica may issue before it logs this again.
     pub const CEILING: u8 = 17;
+    /// What other shards have sent for cells that were run.
+    pub const RECEIVED: u8 = 18;
 }
 
 /// The reason why records of the log can always be decoded.

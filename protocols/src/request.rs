@@ -46,6 +46,11 @@ pub(crate) fn beside(shards: ShardSet) -> usize {
     BESIDE_ARGS + if shards.is_empty() { 0 } else { shards.len() }
 }
 
+/// An upper bound on the encoded size of a request in bytes.
+pub(crate) fn weight(program: &Program, footprint: Option<&Footprint>, shards: ShardSet) -> usize {
+    beside(shards) + size::program_bytes(program, footprint)
+}
+
 mod what {
     pub const CALL: u8 = 0;
     pub const CALL_WITH_FOOTPRINT: u8 = 1;
@@ -59,7 +64,7 @@ mod what {
 impl Request {
     /// An upper bound on its encoded size in bytes.
     pub(crate) fn weight(&self) -> usize {
-        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
+        weight(&self.program, self.footprint.as_ref(), self.shards)
     }
 
     /// Whether its footprint is within the size limit.

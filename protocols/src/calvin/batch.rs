@@ -18,10 +18,9 @@ use pangea_core::ids::{NodeId, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::txn::{Footprint, Program};
 
-use crate::inputs::size;
 pub use crate::request::Request;
-use crate::request::beside;
 pub(super) use crate::request::has_seen_what_is_final;
+use crate::request::weight;
 use crate::streams;
 pub use crate::streams::Bid;
 
@@ -64,7 +63,7 @@ impl UnsequencedRequest {
 
     /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
-        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
+        weight(&self.program, self.footprint.as_ref(), self.shards)
     }
 
     /// The request with its name, and with the name that another replica has for it.

@@ -462,38 +462,6 @@ impl Codec for RemoteResults {
     }
 }
 
-impl Codec for LookupKeys {
-    type Value = LookupKeys;
-
-    fn encode(value: &LookupKeys, out: &mut Vec<u8>) {
-        value.encode(out);
-    }
-
-    fn decode(
-        from: &mut Reader<'_>,
-        _: &Bytes,
-        _: &'static str,
-    ) -> Result<LookupKeys, DecodeError> {
-        LookupKeys::decode(from)
-    }
-}
-
-impl Codec for LookupRows {
-    type Value = LookupRows;
-
-    fn encode(value: &LookupRows, out: &mut Vec<u8>) {
-        value.encode(out);
-    }
-
-    fn decode(
-        from: &mut Reader<'_>,
-        _: &Bytes,
-        _: &'static str,
-    ) -> Result<LookupRows, DecodeError> {
-        LookupRows::decode(from)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::shards::remote_results::RemoteResult;

@@ -12,16 +12,18 @@
 //! log is durable. So a coordinator whose region has a follower waits for one round trip to the
 //! leader, and for the disks.
 
+use std::collections::VecDeque;
+
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Job, ResultDetail};
-use pangea_core::ids::{NodeId, TxnId};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::{Program, Registry};
 
 use super::Tiga;
 use super::fast_replies::RunResult;
-use super::log::{Position, ViewNumber};
+use super::log::{Log, Position, ViewNumber};
 use super::quorum::commit_point;
 use super::state::State;
 
@@ -29,7 +31,7 @@ use super::state::State;
 const STEP_TXNS_MAX: usize = 128;
 
 /// The maximum number of versions removed from the store at a time, so that no step takes long.
-const RECLAIM_VERSIONS_MAX: usize = 50_000;
+pub(super) const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
 /// The progress of this replica.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub(super) struct Commit {
     pub executed: Position,
     /// The last position that readers see.
     pub published: Position,
+    /// With several shards: positions up to which the leader's log has all cells up to a version.
+    closed: VecDeque<(Position, SnapshotVersion)>,
     /// The last position at which a program may have left its footprint.
     pub strayed: Position,
     /// The results of the last cell that was run, on a leader with a fast path.
@@ -55,6 +59,7 @@ impl Commit {
             committed: Position(0),
             executed: Position(0),
             published: Position(0),
+            closed: VecDeque::new(),
             strayed: Position(0),
             results: Vec::new(),
         }
@@ -65,6 +70,32 @@ impl Commit {
     pub(super) fn note_synced(&mut self, node: NodeId, view: ViewNumber, upto: Position) {
         let known = &mut self.synced[node.index()];
         *known = (view, upto).max(*known);
+    }
+
+    /// The leader's log has all cells up to a version, the last of which is at a position.
+    pub(super) fn note_closed(&mut self, position: Position, version: SnapshotVersion) {
+        let committed = self.committed;
+        while self.closed.get(1).is_some_and(|(position, _)| *position <= committed) {
+            self.closed.pop_front();
+        }
+        if self.closed.back().is_none_or(|last| *last < (position, version)) {
+            self.closed.push_back((position, version));
+        }
+    }
+
+    /// Forgets what a leader has told about its log.
+    pub(super) fn forget_closed(&mut self) {
+        self.closed.clear();
+    }
+
+    /// The version through which this shard is committed: all of its cells up to there are
+    /// committed, and it has no others.
+    pub(super) fn through(&self, log: &Log) -> SnapshotVersion {
+        let is_committed =
+            |(position, _): &&(Position, SnapshotVersion)| *position <= self.committed;
+        let closed = self.closed.iter().take_while(is_committed).last();
+        let closed = closed.map_or(SnapshotVersion::ZERO, |(_, version)| *version);
+        closed.max(log.version_at(self.committed))
     }
 
     /// The last view and position that a replica has told.
@@ -102,10 +133,12 @@ impl Tiga {
     /// Publishes what is committed, and answers the clients of this replica.
     pub(super) fn advance_commit(&mut self, cx: &mut Cx<'_, Self>) {
         let point = self.state.commit_point().min(self.state.log.last());
-        let commit = &mut self.state.commit;
-        commit.committed = commit.committed.max(point);
-        let committed = commit.committed;
-        if commit.published == committed {
+        let committed = self.state.commit.committed.max(point);
+        self.state.commit.committed = committed;
+        if self.state.is_divided() {
+            return self.advance_shards(cx);
+        }
+        if self.state.commit.published == committed {
             return;
         }
         let mut left = STEP_TXNS_MAX;
@@ -184,7 +217,8 @@ impl Tiga {
     /// Takes back the cells that were run and are not committed.
     pub(super) fn retreat(&mut self, cx: &mut Cx<'_, Self>) {
         let Commit { executed, published, .. } = self.state.commit;
-        if executed == published {
+        // With several shards nothing is run before it is committed.
+        if executed == published || self.state.is_divided() {
             return;
         }
         cx.mark("tiga.retreated");

@@ -17,8 +17,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::exec::{Overlay, is_footprint_declared, optimistic};
-use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::exec::ordered::ShardOutcome;
+use pangea_core::exec::{Overlay, declared_footprint, is_footprint_declared, optimistic};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
 use pangea_core::time::{Span, Timestamp};
@@ -52,6 +53,10 @@ pub(super) struct InFlight {
     pub sent_at: Timestamp,
     /// The result of its run, if the cell was run here.
     pub result: Option<RunResult>,
+    /// The same with several shards.
+    pub outcome: Option<ShardOutcome>,
+    /// How often it has left its footprint.
+    pub tries: u32,
     /// §3.4: the fast replies, if there is a fast path.
     pub replies: Option<Replies<RunResult>>,
 }
@@ -88,9 +93,23 @@ impl Tiga {
         if self.read_snapshot(cx, ticket, &program) {
             return;
         }
+        if self.state.is_divided() {
+            return self.look_up(cx, ticket, program, 0);
+        }
         let footprint = self.found_footprint(cx, &program);
+        self.stamp(cx, (ticket, 0), program, (footprint, ShardSet::default()));
+    }
+
+    /// §3.1: gives a transaction its stamp.
+    pub(super) fn stamp(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        (ticket, tries): (Ticket, u32),
+        program: Program,
+        (footprint, shards): (Option<Footprint>, ShardSet),
+    ) {
         let now = self.state.clock_us(cx);
-        let delay = self.time_to_arrive();
+        let delay = self.time_to_arrive(shards);
         let replies = self.state.no_replies();
         let me = self.state.node;
         let coordinator = &mut self.state.coordinator;
@@ -98,11 +117,12 @@ impl Tiga {
         coordinator.next_sequence += 1;
         let stamp = coordinator.issuer.issue(now + delay);
         cx.named(ticket, txn.sequence());
-        let request =
-            Request { txn, program, footprint, shards: ShardSet::default(), origin: None };
+        let request = Request { txn, program, footprint, shards, origin: None };
         let stamped = Arc::new(Stamped { stamp, request });
         coordinator.unsent.push(stamped.clone());
-        let in_flight = InFlight { ticket, stamped, sent_at: cx.now.at, result: None, replies };
+        let sent_at = cx.now.at;
+        let (result, outcome) = (None, None);
+        let in_flight = InFlight { ticket, stamped, sent_at, result, outcome, tries, replies };
         coordinator.in_flight.insert(txn, in_flight);
     }
 
@@ -110,7 +130,8 @@ impl Tiga {
         if self.state.stop.is_some() {
             return Some(stopping());
         }
-        if self.state.coordinator.in_flight.len() >= IN_FLIGHT_MAX {
+        let looked_up = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
+        if self.state.coordinator.in_flight.len() + looked_up >= IN_FLIGHT_MAX {
             cx.mark("tiga.too_many_in_flight");
             return Some(too_many_in_flight(None, &self.state.replica.topology));
         }
@@ -123,6 +144,15 @@ impl Tiga {
         let Program::Call { procedure, args } = program else { return false };
         let code = self.state.registry.procedure(*procedure);
         if !code.is_some_and(|code| code.is_read_only(args)) {
+            return false;
+        }
+        // The rows of other shards are not here.
+        let is_here = || {
+            let declared = declared_footprint(&self.state.registry, *procedure, args);
+            let own = ShardSet::one(self.state.shard);
+            declared.is_some_and(|declared| self.concerned(&declared) == own)
+        };
+        if self.state.is_divided() && !is_here() {
             return false;
         }
         self.state.waiting_reads.push((ticket, program.clone()));
@@ -175,10 +205,11 @@ impl Tiga {
 
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self) -> u64 {
-        let State { replica, options, .. } = &self.state;
-        let Some(leader) = self.state.leader() else { return 0 };
-        let to_leader = self.delay_to(leader);
+    fn time_to_arrive(&self, shards: ShardSet) -> u64 {
+        let State { replica, options, views, .. } = &self.state;
+        let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
+        let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
+        let to_leader = leaders.map(|leader| self.delay_to(leader)).max().unwrap_or(0);
         if !self.state.has_fast_path() {
             return to_leader;
         }
@@ -201,7 +232,7 @@ impl Tiga {
         delay.clamp(0, MOST_DELAY_US) as u64
     }
 
-    /// Sends the transactions of this step to all replicas, and takes them itself.
+    /// Sends the transactions of this step to all replicas of their shards, and takes them itself.
     pub(super) fn send_submits(&mut self, cx: &mut Cx<'_, Self>) {
         let unsent = std::mem::take(&mut self.state.coordinator.unsent);
         if unsent.is_empty() {
@@ -209,38 +240,53 @@ impl Tiga {
         }
         let last = unsent.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
         self.state.raise_ceiling(cx, last);
-        let bytes = transactions::encode(unsent.iter().map(|stamped| &**stamped));
-        let after = self.state.ceiling.record();
-        for peer in self.state.replica.peers() {
-            let message = Message::Submit { transactions: bytes.clone() };
-            self.state.replica.send_after(cx, after, peer, message);
-        }
-        self.take_transactions(cx, unsent.into_iter(), bytes);
+        self.send_transactions(cx, &unsent, None);
     }
 
-    /// Sends the transactions in flight again: to one replica, or to all.
+    /// Sends the transactions in flight again: to one node, or to all.
     pub(super) fn submit_again(&mut self, cx: &mut Cx<'_, Self>, to: Option<NodeId>) {
         let now = cx.now.at;
-        let (bytes, all) = {
-            let in_flight = &mut self.state.coordinator.in_flight;
-            if in_flight.is_empty() {
-                return;
-            }
-            if to.is_none() {
-                in_flight.values_mut().for_each(|it| it.sent_at = now);
-            }
-            let all: Vec<Arc<Stamped>> = in_flight.values().map(|it| it.stamped.clone()).collect();
-            (transactions::encode(all.iter().map(|stamped| &**stamped)), all)
-        };
-        cx.mark("tiga.submitted_again");
-        let after = self.state.ceiling.record();
-        let peers = self.state.replica.peers().filter(|peer| to.is_none_or(|to| to == *peer));
-        for peer in peers {
-            let message = Message::Submit { transactions: bytes.clone() };
-            self.state.replica.send_after(cx, after, peer, message);
+        let in_flight = &mut self.state.coordinator.in_flight;
+        if in_flight.is_empty() {
+            return;
         }
         if to.is_none() {
-            self.take_transactions(cx, all.into_iter(), bytes);
+            in_flight.values_mut().for_each(|it| it.sent_at = now);
+        }
+        cx.mark("tiga.submitted_again");
+        let all: Vec<Arc<Stamped>> = in_flight.values().map(|it| it.stamped.clone()).collect();
+        self.send_transactions(cx, &all, to);
+    }
+
+    /// Sends transactions to the replicas of their shards, or to one node only. This node is one of
+    /// them.
+    fn send_transactions(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        all: &[Arc<Stamped>],
+        to: Option<NodeId>,
+    ) {
+        let after = self.state.ceiling.record();
+        for shard in (0..self.state.cluster.partitions.shards()).map(ShardId) {
+            let is_of = |node: &NodeId| self.state.cluster.nodes[node.index()].shard == shard;
+            if to.is_some_and(|to| !is_of(&to)) {
+                continue;
+            }
+            let of_shard = all.iter().filter(|stamped| stamped.concerns(shard));
+            let of_shard: Vec<Arc<Stamped>> = of_shard.cloned().collect();
+            if of_shard.is_empty() {
+                continue;
+            }
+            let bytes = transactions::encode(of_shard.iter().map(|stamped| &**stamped));
+            for node in self.state.cluster.node_ids().filter(is_of) {
+                if node != self.state.node && to.is_none_or(|to| to == node) {
+                    let message = Message::Submit { transactions: bytes.clone() };
+                    cx.send_after(after, node, message);
+                }
+            }
+            if to.is_none() && shard == self.state.shard {
+                self.take_transactions(cx, of_shard.into_iter(), bytes);
+            }
         }
     }
 

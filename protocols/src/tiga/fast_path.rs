@@ -152,7 +152,7 @@ impl State {
     /// Whether this cluster uses the fast path. Super quorums need 2f + 1 replicas.
     pub(super) fn has_fast_path(&self) -> bool {
         let n = self.replica.topology.node_count();
-        self.options.path == Path::Super && n > 1 && !n.is_multiple_of(2)
+        self.options.path == Path::Super && !self.is_divided() && n > 1 && !n.is_multiple_of(2)
     }
 
     /// At the beginning of a view, or of a run.

@@ -2,20 +2,24 @@
 //! §3.3, Algorithm 1).
 //!
 //! The order is that of [`super::order`], with watermarks. When the clock has passed the end of a
-//! cell, all of its transactions are appended to the log and run, and the leader accepts nothing
-//! more up to there. Followers run them when they are committed.
+//! cell, and all other leaders have promised to accept nothing more up to there, its transactions
+//! are appended to the log, and the leader accepts nothing more up to there either. They run when
+//! they are committed, or at once if there is a fast path.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pangea_core::exec::ordered::part_of;
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
-use pangea_core::txn::{Footprint, Registry};
+use pangea_core::topology::Topology;
+use pangea_core::txn::Registry;
 
 use super::cells::{Cell, cell_of, end_of, last_of, over_at};
 use super::log::{Log, Position, Suffix};
-use super::order::{Arrival, Effects, Leader, Order};
+use super::order::{Arrival, Effects, Leader, Notice, Order};
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions::Stamped;
@@ -28,65 +32,149 @@ const CLOSE_US: u64 = 100_000;
 /// A leader without transactions for this long is not busy any more. In microseconds.
 const BUSY_US: u64 = 10_000_000;
 
-/// The only shard.
-const SHARD: ShardId = ShardId(0);
-
 /// The state of a leader.
 pub(super) struct Leading {
-    leader: Leader,
-    /// The position up to which each follower was sent the log in its present connection; `None` if
-    /// it has to tell first what it has.
-    pub sent: Vec<Option<Position>>,
+    pub leader: Leader,
+    /// The shard.
+    shard: ShardId,
+    /// How much of the log each follower was sent in its present connection: up to a position, and
+    /// that nothing more comes up to a version. `None` if it has to tell first what it has.
+    pub sent: Vec<Option<(Position, SnapshotVersion)>>,
     /// The record of the log with which the view began. Cells are not sent before that.
     pub record: LogPosition,
     /// The last cell of that log. Nobody waits for replies for it.
     pub start: Position,
     /// When it last added a cell, by its clock in microseconds.
     closed_at: u64,
+    /// The transactions that are released and whose cells are not complete.
+    released: BTreeMap<Stamp, TxnId>,
+    /// All transactions up to this version are in the log.
+    closed: SnapshotVersion,
+    /// With several shards: the part of it that followers are told.
+    pub announced: SnapshotVersion,
+    /// With several shards: cells that a leader waits for. A promise is due for those that are over.
+    pub promises_due: BTreeSet<SnapshotVersion>,
+    /// The same: they are announced to the followers when they are closed.
+    pub announcements_due: BTreeSet<SnapshotVersion>,
+    /// The last cell of a promise that was told to the others.
+    pub promised: SnapshotVersion,
+    /// The cells that the others were asked to promise, as far as they may still be of use.
+    pub asked: BTreeSet<SnapshotVersion>,
+    /// The notices of this step for the other leaders.
+    pub notices: BTreeMap<ShardId, Vec<Notice>>,
 }
 
 impl Leading {
     /// A leader that continues the log of a replica, which is in the record at `record`.
     pub(super) fn new(state: &State, record: LogPosition) -> Self {
-        let State { log, node, .. } = state;
-        let ceiling = last_of(log.last_version());
-        let mut leader = Leader::new(SHARD, 1, *node, Order::Watermarks, ceiling);
+        let State { log, node, shard, cluster, .. } = state;
+        let (closed, shards) = (log.last_version(), cluster.partitions.shards());
+        let mut leader = Leader::new(*shard, shards, *node, Order::Watermarks, last_of(closed));
         leader.skip_issued(state.raised);
-        let sent = vec![None; state.replica.topology.node_count()];
-        Self { leader, sent, record, start: log.last(), closed_at: 0 }
+        Self {
+            leader,
+            shard: *shard,
+            sent: vec![None; state.replica.topology.node_count()],
+            record,
+            start: log.last(),
+            closed_at: 0,
+            released: BTreeMap::new(),
+            closed,
+            announced: SnapshotVersion::ZERO,
+            promises_due: BTreeSet::new(),
+            announcements_due: BTreeSet::new(),
+            promised: closed,
+            asked: BTreeSet::from([closed]),
+            notices: BTreeMap::new(),
+        }
     }
 
-    fn arrive(&mut self, txn: TxnId, stamp: Stamp, footprint: Arc<Footprint>) {
-        let arrival = Arrival { txn, stamp, shards: ShardSet::one(SHARD), footprint };
-        self.leader.on_arrival(arrival, &mut Effects::default());
+    /// Takes the effects of a step of the order.
+    pub(super) fn take(&mut self, effects: Effects) {
+        assert!(effects.revoked.is_empty(), "with watermarks a ready transaction is released");
+        self.released.extend(effects.released.into_iter().map(|(txn, stamp)| (stamp, txn)));
+        for (shard, notice) in effects.told {
+            self.notices.entry(shard).or_default().push(notice);
+        }
     }
 
     /// Gives a transaction its place among those that wait for the end of their cells. A stamp
     /// after `most_us` is replaced by the present, which is `now`.
-    fn accept(&mut self, registry: &Registry, stamped: &Stamped, now: u64, most_us: u64) {
+    fn accept(&mut self, state: &Accepting<'_>, stamped: &Stamped, now: u64, most_us: u64) {
         let is_far = stamped.stamp.us() > most_us;
         let stamp = if is_far { self.leader.issue(now) } else { stamped.stamp };
-        let footprint = Arc::new(stamped.footprint(registry));
-        self.arrive(stamped.request.txn, stamp, footprint);
+        let shards = match stamped.request.shards {
+            none if none.is_empty() => ShardSet::one(self.shard),
+            shards => shards,
+        };
+        let footprint = stamped.footprint(state.registry);
+        let footprint = match shards.len() {
+            1 => footprint,
+            _ => part_of(&state.cluster.partitions, self.shard, &footprint),
+        };
+        let txn = stamped.request.txn;
+        let mut effects = Effects::default();
+        let arrival = Arrival { txn, stamp, shards, footprint: Arc::new(footprint) };
+        self.leader.on_arrival(arrival, &mut effects);
+        self.take(effects);
     }
 
-    /// The cell of the next transaction.
-    fn next_cell(&self) -> Option<SnapshotVersion> {
-        let (version, _) = self.leader.queue().pending().next()?;
-        Some(cell_of(version.into()))
+    /// The first cell with a transaction that is not in the log.
+    pub(super) fn next_cell(&self) -> Option<SnapshotVersion> {
+        let pending = self.leader.queue().pending().next();
+        let pending = pending.map(|(version, _)| cell_of(version.into()));
+        let released = self.released.keys().next().map(|stamp| cell_of(*stamp));
+        pending.into_iter().chain(released).min()
     }
 
-    /// Takes the transactions of the cells up to one that is over, and accepts nothing more for
-    /// them.
-    fn take_cells(&mut self, over: SnapshotVersion) -> Vec<Cell> {
+    /// The last cell that is over, of which nothing more will be heard, and before which nothing is
+    /// pending.
+    fn complete(&self, over: SnapshotVersion) -> SnapshotVersion {
+        let passed = self.leader.passed().map(|stamp| {
+            let cell = if stamp == Stamp::ZERO { SnapshotVersion::ZERO } else { cell_of(stamp) };
+            // All but the last one of a promise that ends within a cell.
+            if last_of(cell) == stamp { cell } else { SnapshotVersion(cell.0.saturating_sub(1)) }
+        });
+        let pending = self.leader.queue().pending().next();
+        let before = pending.map(|(version, _)| SnapshotVersion(cell_of(version.into()).0 - 1));
+        [Some(over), passed, before].into_iter().flatten().min().unwrap_or(over)
+    }
+
+    /// Promises to accept nothing more up to a cell that is over, if another leader waits for one
+    /// of them.
+    pub(super) fn promise(&mut self, over: SnapshotVersion) {
         let mut effects = Effects::default();
         self.leader.on_clock(end_of(over) - 1, &mut effects);
-        self.leader.promise(&mut effects);
-        let mut released: Vec<(TxnId, Stamp)> = effects.released;
-        released.iter().for_each(|(txn, _)| self.leader.forget(*txn));
-        released.sort_unstable_by_key(|(_, stamp)| *stamp);
+        if self.promises_due.first().is_some_and(|due| *due <= over) {
+            self.leader.promise(&mut effects);
+            self.promises_due = self.promises_due.split_off(&over.next());
+            self.promised = over;
+        }
+        self.take(effects);
+    }
+
+    /// Takes the transactions of the cells that are complete, and accepts nothing more for them.
+    fn take_cells(&mut self, over: SnapshotVersion) -> Vec<Cell> {
+        self.promise(over);
+        let complete = self.complete(over);
+        if complete <= self.closed {
+            return Vec::new();
+        }
+        self.leader.close(last_of(complete));
+        self.closed = complete;
+        if self.announcements_due.first().is_some_and(|due| *due <= complete) {
+            self.announced = complete;
+            self.announcements_due = self.announcements_due.split_off(&complete.next());
+        }
+        let later = last_of(complete.next());
+        let mut taken = std::mem::take(&mut self.released);
+        self.released = taken.extract_if(.., |stamp, _| cell_of(*stamp) > complete).collect();
+        assert!(taken.keys().all(|stamp| *stamp < later), "they are of complete cells");
+        taken.values().for_each(|txn| self.leader.forget(*txn));
+        let taken: Vec<(TxnId, Stamp)> =
+            taken.into_iter().map(|(stamp, txn)| (txn, stamp)).collect();
         let is_same = |a: &(TxnId, Stamp), b: &(TxnId, Stamp)| cell_of(a.1) == cell_of(b.1);
-        let cells = released.chunk_by(is_same);
+        let cells = taken.chunk_by(is_same);
         cells.map(|txns| Cell { version: cell_of(txns[0].1), txns: txns.to_vec() }).collect()
     }
 
@@ -95,11 +183,33 @@ impl Leading {
         now.saturating_sub(self.closed_at) >= CLOSE_US
     }
 
+    /// Whether there may be cells to take.
+    fn is_due(&self, over: SnapshotVersion) -> bool {
+        let is_asked = |due: &BTreeSet<SnapshotVersion>| due.first().is_some_and(|it| *it <= over);
+        self.next_cell().is_some_and(|next| next <= over)
+            || is_asked(&self.promises_due)
+            || is_asked(&self.announcements_due)
+    }
+
+    /// The next time, in microseconds, at which something may be due.
+    fn next_time(&self) -> Option<u64> {
+        let due = [self.promises_due.first(), self.announcements_due.first()];
+        self.next_cell().into_iter().chain(due.into_iter().flatten().copied()).map(end_of).min()
+    }
+
     pub(super) fn invariants(&self, log: &Log) {
         self.leader.invariants();
         let (promised, last) = (self.leader.promised(), last_of(log.last_version()));
         assert!(promised >= last, "a leader accepts nothing for cells of its log");
+        let closed = last_of(self.closed);
+        assert!(self.released.keys().all(|stamp| *stamp > closed), "no closed cell has more");
     }
+}
+
+/// What [`Leading::accept`] needs of a replica.
+struct Accepting<'a> {
+    registry: &'a Registry,
+    cluster: &'a Topology,
 }
 
 impl State {
@@ -110,22 +220,29 @@ impl State {
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
-        if self.leading.is_none() || self.log.contains(stamped.request.txn) {
+        let of_here = stamped.concerns(self.shard);
+        if self.leading.is_none() || self.log.contains(stamped.request.txn) || !of_here {
             return;
         }
         let now = self.clock_us(cx);
         self.raise_ceiling(cx, now);
         let most_us = now + Span::from_ms(self.options.future_max_ms).us;
         if let Some(leading) = &mut self.leading {
-            leading.accept(&self.registry, stamped, now, most_us);
+            let accepting = Accepting { registry: &self.registry, cluster: &self.cluster };
+            leading.accept(&accepting, stamped, now, most_us);
             self.raised = leading.leader.last_issued();
             self.raised_at = now;
         }
     }
+
+    /// Whether there are several shards.
+    pub(super) fn is_divided(&self) -> bool {
+        self.cluster.partitions.shards() > 1
+    }
 }
 
 impl Tiga {
-    /// §3.3: appends the cells that are over to the log, and runs them.
+    /// §3.3: appends the cells that are complete to the log, and runs them.
     pub(super) fn release(&mut self, cx: &mut Cx<'_, Self>) {
         let now = self.state.clock_us(cx);
         // No cell is over before a record allows its stamps. When the record is durable, this is
@@ -137,21 +254,24 @@ impl Tiga {
         }
         let Some(leading) = &mut self.state.leading else { return };
         let mut cells = Vec::new();
-        if leading.next_cell().is_some_and(|next| next <= over) {
+        if leading.is_due(over) {
             cells = leading.take_cells(over);
         } else if is_busy && leading.is_close_due(now) && over > self.state.log.last_version() {
             // Followers know only from the log that nothing more comes before.
-            leading.take_cells(over);
-            cells = vec![Cell { version: over, txns: Vec::new() }];
+            cells = leading.take_cells(over);
+            cells.push(Cell { version: over, txns: Vec::new() });
         }
         if !cells.is_empty() {
             leading.closed_at = now;
             let (view, after) = (self.state.log.view, self.state.log.last());
             self.append(cx, Suffix { view, after, cells });
         }
+        self.ask_for_promises(cx);
         self.run_ahead(cx);
-        let next = self.state.leading.as_ref().and_then(Leading::next_cell);
-        if let Some(wait) = next.and_then(|next| end_of(next).checked_sub(now)) {
+        let Some(leading) = &self.state.leading else { return };
+        if let Some(wait) = leading.next_time().and_then(|next| next.checked_sub(now)) {
+            // A record may have to be durable first.
+            self.state.raise_ceiling(cx, now);
             cx.set_timer(Timer::Release, Span::from_us(wait));
         }
     }

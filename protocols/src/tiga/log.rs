@@ -17,6 +17,7 @@ use pangea_core::ids::{LogPosition, SnapshotVersion, TxnId};
 
 use super::cells::{Cell, decode_cells, encode_cells};
 pub use super::quorum::{Position, View as ViewNumber};
+use super::stamp::Stamp;
 use crate::streams::number;
 
 /// The end of a log in a view: its cells from some position on.
@@ -112,6 +113,12 @@ impl Log {
     /// Whether a transaction is in the log.
     pub(super) fn contains(&self, txn: TxnId) -> bool {
         self.places.contains_key(&txn)
+    }
+
+    /// The stamp of a transaction in the log.
+    pub(super) fn stamp_of(&self, txn: TxnId) -> Option<Stamp> {
+        let cell = self.cell(*self.places.get(&txn)?);
+        cell.txns.iter().find(|(it, _)| *it == txn).map(|(_, stamp)| *stamp)
     }
 
     /// Replaces the cells after a position, in the record at `record` of the node's log.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
@@ -145,6 +145,7 @@ impl Tiga {
             }
             self.state.order(cx, &stamped);
             is_new |= self.state.transactions.insert(stamped);
+            self.send_outcome(cx, txn);
         }
         if !is_new && in_time.is_empty() {
             return cx.mark("tiga.transactions_again");
@@ -162,18 +163,29 @@ impl Tiga {
         let Ok(all) = transactions::decode(&bytes) else {
             return cx.mark("tiga.malformed_transactions");
         };
-        let mut is_new = false;
+        let (mut is_new, mut found) = (false, Vec::new());
         for stamped in all {
-            is_new |= self.state.transactions.insert(Arc::new(stamped));
+            let stamped = Arc::new(stamped);
+            is_new |= self.state.transactions.insert(stamped.clone());
+            found.push(stamped);
         }
         if is_new {
             let header = transactions::encode_in_time(self.state.log.view, std::iter::empty());
             self.state.replica.persist_parts(cx, &kind::TRANSACTIONS, [header, bytes]);
         }
+        // A leader may have heard of them from other leaders.
+        for stamped in found {
+            self.state.order_if_told(cx, &stamped);
+        }
     }
 
     /// The next cells arrive from the leader.
-    pub(super) fn on_log_sync(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+    pub(super) fn on_log_sync(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        (bytes, closed): (&[u8], SnapshotVersion),
+    ) {
         let Ok(mut suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
@@ -193,9 +205,15 @@ impl Tiga {
         if suffix.after > last {
             return cx.mark("tiga.log_too_early");
         }
+        self.state.commit.note_closed(suffix.last(), closed);
+        let incoming = &mut self.state.incoming;
         let known = (last.0 - suffix.after.0) as usize;
         if known >= suffix.cells.len() {
-            return cx.mark("tiga.log_again");
+            // Without cells it tells only that nothing comes up to a version.
+            if !suffix.cells.is_empty() {
+                cx.mark("tiga.log_again");
+            }
+            return;
         }
         suffix.cells.drain(..known);
         if incoming.is_empty() {
@@ -239,9 +257,10 @@ impl Tiga {
         cx.mark("tiga.fetch");
         self.state.incoming.since = Some(cx.now.at);
         let missing: Vec<u64> = self.state.missing().iter().map(|txn| txn.to_bits()).collect();
-        // A leader of a new view has the log of a follower, so anybody may have them.
-        for peer in self.state.replica.peers() {
-            self.state.replica.send(cx, peer, Message::Fetch { txns: missing.clone() });
+        // A leader of a new view has the log of a follower, so anybody may have them. So may nodes
+        // of other shards, if they are in a log because of them.
+        for node in self.state.cluster.peers_of(self.state.node) {
+            cx.send(node, Message::Fetch { txns: missing.clone() });
         }
     }
 
@@ -251,29 +270,34 @@ impl Tiga {
         let found: Vec<_> = found.cloned().collect();
         if !found.is_empty() {
             let transactions = transactions::encode(found.iter().map(|stamped| &**stamped));
-            self.state.replica.send(cx, from, Message::Found { transactions });
+            cx.send(from, Message::Found { transactions });
         }
     }
 
     /// Sends the cells that followers have not been sent.
     pub(super) fn send_log(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { leading, log, replica, .. } = &mut self.state;
+        let State { leading, log, replica, commit, .. } = &mut self.state;
         let Some(leading) = leading else { return };
-        let last = log.last();
+        let (last, closed) = (log.last(), leading.announced);
+        if closed > SnapshotVersion::ZERO {
+            commit.note_closed(last, closed);
+        }
         // Most followers were sent the same.
         let mut encoded: Option<(Position, Bytes)> = None;
         for peer in replica.peers() {
             let Some(sent) = &mut leading.sent[peer.index()] else { continue };
-            if *sent == last {
+            if *sent == (last, closed) {
                 continue;
             }
-            let suffix = match encoded.take_if(|(after, _)| after == sent) {
+            let after = sent.0;
+            let suffix = match encoded.take_if(|(same, _)| *same == after) {
                 Some((_, suffix)) => suffix,
-                None => log.suffix(*sent).encode(),
+                None => log.suffix(after).encode(),
             };
-            encoded = Some((*sent, suffix.clone()));
-            replica.send_after(cx, leading.record, peer, Message::LogSync { suffix });
-            *sent = last;
+            encoded = Some((after, suffix.clone()));
+            let message = Message::LogSync { suffix, closed };
+            replica.send_after(cx, leading.record, peer, message);
+            *sent = (last, closed);
         }
     }
 

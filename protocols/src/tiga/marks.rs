@@ -41,6 +41,25 @@ const OWN: &[Mark] = &[
     mark("tiga.malformed_progress", "progress is refused: it makes no sense").never(NONSENSE),
     mark("tiga.malformed_reply", "a reply is refused: it makes no sense").never(NONSENSE),
     mark("tiga.run_in_steps", "a step runs only some of the cells"),
+    // §3.5, other leaders.
+    mark("tiga.notices_of_another_view", "notices come from a leader of another view"),
+    mark("tiga.notices_repeated", "a leader asks again for the word of another one"),
+    mark("tiga.unknown_fetched", "a leader fetches a transaction of which it has only heard"),
+    mark("tiga.malformed_notices", "notices are refused: they make no sense").never(NONSENSE),
+    // Several shards.
+    mark("tiga.subscribed", "a node subscribes to a replica of another shard"),
+    mark("tiga.served", "rows are sent to another shard"),
+    mark("tiga.outcome_sent", "a coordinator whose shard does not run a transaction is told"),
+    mark("tiga.looked_up", "a reconnaissance finds the footprint of a program"),
+    mark("tiga.left_footprint", "a transaction has left its footprint, and is ordered again"),
+    mark("tiga.left_too_often", "a transaction has left its footprint too often")
+        .never("no workload moves its rows so fast"),
+    mark("tiga.looked_too_far", "a program accesses too much for a reconnaissance")
+        .never("no workload has so large transactions"),
+    mark("tiga.footprint_too_large", "a footprint is too large for a message")
+        .never("no workload has so large transactions"),
+    mark("tiga.found_late", "rows arrive for a reconnaissance that is over"),
+    mark("tiga.malformed_items", "rows are refused: they make no sense").never(NONSENSE),
     // §4, views.
     mark("tiga.agreement_too_early", "a message of agreement arrives before this replica is ready"),
     mark("tiga.view_proposed", "the view manager proposes a view"),

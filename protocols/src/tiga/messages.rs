@@ -1,6 +1,7 @@
 //! The messages between the replicas of a shard.
 
 use bytes::Bytes;
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 
 use crate::messages::{Number, Random, Varint, messages};
@@ -21,9 +22,11 @@ messages! {
         /// §3.7: the next cells of the log, from the leader to its followers. A follower appends
         /// them when it has their transactions, and persists them.
         65 => LogSync {
+            /// With several shards: nothing more comes up to this version, or 0.
+            closed: SnapshotVersion,
             /// The end of the leader's log.
             suffix: Bytes,
-        } sized "message_log";
+        } sized "message_log", malformed "tiga.malformed_synced";
         /// §3.7: the sender has the log of a view durably up to a position. Sent to all replicas.
         66 => Synced {
             /// The view.
@@ -79,6 +82,8 @@ messages! {
             leads: bool,
             /// Whether it is stopping.
             is_leaving: bool,
+            /// With several shards: it needs nothing more from others for cells up to this one.
+            kept: u64 as Number,
             /// How long messages of the receiver took, by both clocks, as `delays.rs` encodes it.
             delay: u64 as Varint,
         } control "message_other", malformed "tiga.malformed_progress";
@@ -134,6 +139,57 @@ messages! {
             /// The log with which the receiver's shard began it.
             log: Bytes,
         } sized "message_log", malformed "tiga.malformed_view";
+        /// §3.5: notices to the leader of another shard, from a leader of the same view.
+        80 => Notices {
+            /// The view.
+            view: u64 as Number,
+            /// The notices, as `notices.rs` encodes them.
+            notices: Bytes,
+        } sized "message_ack";
+        /// Subscribes to what the receiver sends to the shard of the sender.
+        81 => Subscribe {
+            /// The sender needs nothing for cells up to this one.
+            kept: u64 as Number,
+        } control "message_other", malformed "tiga.malformed_progress";
+        /// Ends a subscription.
+        82 => Unsubscribe {} control "message_other";
+        /// The shard of the sender is committed through a version. To the subscribers of other
+        /// shards.
+        83 => Committed {
+            /// The view of the sender's log.
+            view: u64 as Number,
+            /// The version.
+            through: u64 as Number,
+            /// The versions of the cells that are new, or of the last cell.
+            cells: Vec<u64> as Vec<Number>,
+        } control "message_ack", malformed "tiga.malformed_synced";
+        /// Rows of the sender's shard that transactions on the receiver's shard have read.
+        84 => Items {
+            /// The rows by cell, as `shards/delivery.rs` encodes them.
+            items: Bytes,
+        } sized "message_batch";
+        /// The outcome of a transaction of the receiver, whose shard does not run it.
+        85 => Outcome {
+            /// The version of its cell.
+            version: SnapshotVersion,
+            /// The outcome, as a remote result.
+            result: Bytes,
+        } sized "message_ack", malformed "tiga.malformed_reply";
+        /// The keys and ranges that a reconnaissance reads on the receiver's shard. The receiver
+        /// replies with [`Message::LookupReply`].
+        86 => LookupRequest {
+            /// The sender's name for the request.
+            token: u64 as Varint,
+            /// The requested rows.
+            keys: LookupKeys,
+        } bulk "message_other";
+        /// The reply to a [`Message::LookupRequest`].
+        87 => LookupReply {
+            /// The name that the receiver gave to the request.
+            token: u64 as Varint,
+            /// The rows found.
+            rows: LookupRows,
+        } bulk "message_other";
     }
     kinds &["message_batch", "message_log", "message_ack", "message_agreement", "message_other"];
 }

@@ -28,9 +28,8 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! The state machine runs clusters with one shard. It is not in the list of protocols yet: it takes
-//! no checkpoints, and a lost disk can't be replaced. The order of transactions over several shards
-//! is there without replicas.
+//! It is not in the list of protocols yet: it takes no checkpoints, and a lost disk can't be
+//! replaced. Several shards have the order with watermarks, and no fast path.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -39,6 +38,8 @@
 //! | arrival, expiry and release | §3.2, §3.3, Algorithm 1 | `order.rs` | | the stamp on this shard |
 //! | timestamp agreement | §3.5, §3.6 | `timestamp_agreement.rs` | Stamped, Ready | one stamp on all shards |
 //! | watermarks | §6 | `watermarks.rs` | Stamped, Watermark | that nothing will come before a stamp |
+//! | notices | §3.5 | `notices.rs` | Notices | the stamps and promises of other leaders |
+//! | several shards | | `shards.rs` | Committed, Subscribe, Items, Outcome, LookupRequest, LookupReply | the outcome on all shards |
 //! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
 //! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
@@ -135,6 +136,7 @@ mod log;
 mod log_sync;
 mod marks;
 mod messages;
+mod notices;
 mod options;
 pub mod order;
 mod placement;
@@ -143,6 +145,7 @@ pub mod quorum;
 mod reads;
 pub mod rebuild;
 mod recovery;
+mod shards;
 pub mod stamp;
 mod state;
 mod stop;
@@ -154,7 +157,7 @@ mod views;
 pub mod watermarks;
 
 use pangea_core::guarantee::Guarantee;
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 use crate::presence::{self, RejoinTimer};
@@ -196,6 +199,7 @@ impl presence::Host for Tiga {
 impl Protocol for Tiga {
     const NAME: &'static str = "tiga";
     const NEEDS_CLOCKS: bool = true;
+    const PARTITIONED: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
 
     type Message = Message;
@@ -227,7 +231,7 @@ impl Protocol for Tiga {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(peer) => self.on_peer_down(peer),
+            Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Stop => self.on_stop(cx),
             Input::Checkpointed(_) | Input::CheckpointFailed(_) => {
                 unreachable!("Tiga takes no checkpoints yet")
@@ -290,11 +294,10 @@ impl Tiga {
             Message::FastReplies { view, replies } => {
                 self.on_fast_replies(cx, from, ViewNumber(view), &replies);
             }
-            Message::LogSync { suffix } => self.on_log_sync(cx, from, &suffix),
+            Message::LogSync { suffix, closed } => self.on_log_sync(cx, from, (&suffix, closed)),
             Message::Synced { view, upto } => {
                 self.on_synced(from, ViewNumber(view), Position(upto));
             }
-            Message::Fetch { txns } => self.on_fetch(cx, from, &txns),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::ViewChange { view, report } => {
                 self.on_view_change(cx, from, ViewNumber(view), &report);
@@ -318,6 +321,7 @@ impl Tiga {
     fn handle_of_any_shard(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         match message {
             Message::Submit { transactions } => self.on_transactions(cx, transactions),
+            Message::Fetch { txns } => self.on_fetch(cx, from, &txns),
             Message::Found { transactions } => self.on_found(cx, transactions),
             Message::Proposal { view, proposal } => {
                 self.on_proposal(cx, from, ViewNumber(view), &proposal);
@@ -326,7 +330,18 @@ impl Tiga {
                 let view = View { number: ViewNumber(view), leaders };
                 self.on_view(cx, from, view, (ViewNumber(started), log));
             }
-            Message::Progress { sent, view, normal, last, committed, leads, is_leaving, delay } => {
+            Message::Progress {
+                sent,
+                view,
+                normal,
+                last,
+                committed,
+                leads,
+                is_leaving,
+                kept,
+                delay,
+            } => {
+                self.note_kept(from, SnapshotVersion(kept));
                 let told = PeerState {
                     view: ViewNumber(view),
                     last: (ViewNumber(normal), Position(last)),
@@ -340,10 +355,41 @@ impl Tiga {
             Message::FreshReply { token, version } => {
                 self.on_fresh_reply(cx, from, (token, version));
             }
-            Message::Presence(_)
+            message => self.handle_between_shards(cx, from, message),
+        }
+    }
+
+    /// Handles a message between nodes of different shards.
+    fn handle_between_shards(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        match message {
+            Message::Notices { view, notices } => {
+                self.on_notices(cx, from, ViewNumber(view), notices);
+            }
+            Message::Subscribe { kept } => self.on_subscribe(cx, from, SnapshotVersion(kept)),
+            Message::Unsubscribe {} => self.on_unsubscribe(from),
+            Message::Committed { view, through, cells } => {
+                let through = (ViewNumber(view), SnapshotVersion(through));
+                self.on_committed(from, through, &cells);
+            }
+            Message::Items { items } => self.on_items(cx, from, &items),
+            Message::Outcome { version, result } => self.on_outcome(cx, version, &result),
+            Message::LookupRequest { token, keys } => {
+                Self::on_lookup_request(cx, from, token, &keys);
+            }
+            Message::LookupReply { token, rows } => {
+                self.on_lookup_reply(cx, from, token, rows);
+            }
+            Message::Submit { .. }
+            | Message::Fetch { .. }
+            | Message::Found { .. }
+            | Message::Proposal { .. }
+            | Message::View { .. }
+            | Message::Progress { .. }
+            | Message::FreshRequest { .. }
+            | Message::FreshReply { .. }
+            | Message::Presence(_)
             | Message::LogSync { .. }
             | Message::Synced { .. }
-            | Message::Fetch { .. }
             | Message::Agreement { .. }
             | Message::ViewChange { .. }
             | Message::StartView { .. }
@@ -357,7 +403,9 @@ impl Tiga {
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.state.is_up[node.index()] = true;
         self.state.delays.forget(node.index());
-        let Some(peer) = self.state.replica.group.member(node) else { return };
+        let Some(peer) = self.state.replica.group.member(node) else {
+            return self.on_other_shard_up(cx, node);
+        };
         let State { replica, presence, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         presence.forget_session(peer);
@@ -366,9 +414,11 @@ impl Tiga {
     }
 
     /// The connection to a peer is lost.
-    fn on_peer_down(&mut self, node: NodeId) {
+    fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.state.is_up[node.index()] = false;
-        let Some(peer) = self.state.replica.group.member(node) else { return };
+        let Some(peer) = self.state.replica.group.member(node) else {
+            return self.on_other_shard_down(cx, node);
+        };
         let State { replica, presence, leading, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
         presence.forget_session(peer);

@@ -188,6 +188,43 @@ impl Leader {
         self.settle(effects);
     }
 
+    /// Accepts nothing at or below a stamp any more, without telling it.
+    pub fn close(&mut self, stamp: Stamp) {
+        self.marks.raise_own(stamp);
+    }
+
+    /// The stamp up to which all other leaders have promised to accept nothing. `None` if there are
+    /// no others.
+    pub fn passed(&self) -> Option<Stamp> {
+        self.marks.passed_by(self.others)
+    }
+
+    /// The stamp of a pending transaction.
+    pub fn stamp_of(&self, txn: TxnId) -> Option<Stamp> {
+        self.queue.version(txn).map(Stamp::from)
+    }
+
+    /// The pending transactions of which other leaders have not told their stamps, with their own
+    /// stamp and those shards.
+    pub fn unstamped(&self) -> impl Iterator<Item = (TxnId, Stamp, ShardSet)> {
+        let pending = self.queue.pending();
+        let lacking = pending.map(|(version, txn)| {
+            let lacks = self.agreements[&txn].not_stamped_by(self.involved[&txn]);
+            (txn, Stamp::from(version), lacks)
+        });
+        lacking.filter(|(_, _, lacks)| !lacks.is_empty())
+    }
+
+    /// Whether another leader has told of a transaction that has not arrived.
+    pub fn has_heard_of(&self, txn: TxnId) -> bool {
+        self.agreements.contains_key(&txn) && !self.involved.contains_key(&txn)
+    }
+
+    /// The transactions that other leaders have told of, and that have not arrived.
+    pub fn unknown(&self) -> impl Iterator<Item = TxnId> {
+        self.agreements.keys().copied().filter(|txn| !self.involved.contains_key(txn))
+    }
+
     /// Issues no stamp at or below this one any more.
     pub fn skip_issued(&mut self, stamp: Stamp) {
         self.raises.skip_to(stamp);

@@ -17,6 +17,8 @@ impl Tiga {
         self.send_proposal(cx);
         self.retry_late(cx);
         self.ask_again(cx);
+        self.choose_sources(cx);
+        self.repeat_notices(cx);
         if self.state.is_leader() && self.state.views.reports.is_empty() {
             self.send_view_change(cx);
         }
@@ -36,6 +38,7 @@ impl Tiga {
                 committed: committed.0,
                 leads,
                 is_leaving,
+                kept: self.state.shards.as_ref().map_or(0, |shards| shards.kept.0),
                 delay: encode_delay(self.state.delays.measured(node.index())),
             };
             cx.send(node, message);
@@ -53,7 +56,11 @@ impl Tiga {
         let delays = &mut self.state.delays;
         delays.note_arrival(from.index(), sent, now);
         decode_delay(delay).into_iter().for_each(|delay| delays.note_told(from.index(), delay));
-        self.state.views.told[from.index()] = told;
+        let before = std::mem::replace(&mut self.state.views.told[from.index()], told);
+        let begins_to_lead = told.leads && !(before.leads && before.view == told.view);
+        if begins_to_lead && self.state.views.view.leaders.contains(&from) {
+            self.submit_again(cx, Some(from));
+        }
         let views = &self.state.views;
         if told.view < views.view.number || told.last.0 < views.started {
             self.tell_view(cx, from);

@@ -12,7 +12,7 @@
 //! may have cells that are never committed, because their leader was replaced. So the question is
 //! repeated when that has taken long.
 
-use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
@@ -86,7 +86,7 @@ impl Tiga {
 
     /// Asks again if a reply may have been lost, or if a cell may never be committed.
     pub(super) fn ask_again(&mut self, cx: &mut Cx<'_, Self>) {
-        let patience = PATIENCE_ROUND_TRIPS * self.state.replica.topology.round_trip_max().us;
+        let patience = PATIENCE_ROUND_TRIPS * self.state.cluster.round_trip_max().us;
         let is_late = |at: Timestamp| cx.now.at.since(at).us > patience;
         let fresh = &mut self.state.fresh;
         for read in &mut fresh.waiting {
@@ -110,8 +110,8 @@ impl Tiga {
         let fresh = &mut self.state.fresh;
         fresh.asked = Some(Request { token, at: cx.now.at, version, answered: Vec::new() });
         fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
-        for peer in self.state.replica.peers() {
-            self.state.replica.send(cx, peer, Message::FreshRequest { token });
+        for node in self.state.cluster.peers_of(self.state.node) {
+            cx.send(node, Message::FreshRequest { token });
         }
         self.end_request(cx);
     }
@@ -120,7 +120,7 @@ impl Tiga {
         // A leader with a fast path closes the cell in the end, if it has no transactions.
         self.state.raised_at = self.state.clock_us(cx);
         let version = self.state.last_told();
-        self.state.replica.send(cx, from, Message::FreshReply { token, version });
+        cx.send(from, Message::FreshReply { token, version });
     }
 
     pub(super) fn on_fresh_reply(
@@ -140,10 +140,15 @@ impl Tiga {
 
     /// Lets the reads wait only for a cell, if f + 1 replicas have answered.
     fn end_request(&mut self, cx: &mut Cx<'_, Self>) {
-        let majority = self.state.replica.topology.majority();
-        let majority = mutate!(FreshWithoutAsking: majority => 0);
-        let fresh = &mut self.state.fresh;
-        let is_enough = |it: &mut Request| it.answered.len() + 1 >= majority;
+        let State { fresh, cluster, node, .. } = &mut self.state;
+        let is_enough = |request: &mut Request| {
+            let has_answered = |of: &NodeId| of == node || request.answered.contains(of);
+            (0..cluster.partitions.shards()).map(ShardId).all(|shard| {
+                let group = cluster.group(shard);
+                let answered = group.nodes().iter().filter(|it| has_answered(it)).count();
+                mutate!(FreshWithoutAsking: answered >= group.topology.majority() => true)
+            })
+        };
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         for read in fresh.waiting.iter_mut().filter(|read| read.is_asked) {
             read.cell.get_or_insert((request.version, cx.now.at));

@@ -66,6 +66,7 @@ impl State {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 found.agreement.extend(records);
             }
+            kind::RECEIVED => Tiga::restore_received(self, &payload),
             kind::LOG_IDENTITY => self.presence.restore_log_identity(&payload),
             other => panic!("record {position} has the unknown kind {other}"),
         }

@@ -20,8 +20,10 @@ use super::fast_replies::OwnReplies;
 use super::leading::Leading;
 use super::log::{Log, ViewNumber};
 use super::log_sync::Incoming;
+use super::notices::Noticed;
 use super::options::Options;
 use super::reads::Fresh;
+use super::shards::Shards;
 use super::stamp::Stamp;
 use super::stop::Stop;
 use super::transactions::Transactions;
@@ -62,6 +64,10 @@ pub(super) struct State {
     pub own_replies: OwnReplies,
     /// `Some` while this replica is the leader of its view.
     pub leading: Option<Leading>,
+    /// What other leaders have told.
+    pub noticed: Noticed,
+    /// `Some` if there are several shards.
+    pub shards: Option<Shards>,
     /// No stamp above this one was issued by this replica as a leader.
     pub raised: Stamp,
     /// When a transaction last arrived at this replica as the leader, by its clock in microseconds.
@@ -94,7 +100,6 @@ impl State {
             node: setup.me,
             is_up: vec![false; all],
             shard,
-            cluster: setup.topology,
             presence: Presence::new(n),
             synced: LogPosition(0),
             ceiling: Ceiling::default(),
@@ -108,6 +113,8 @@ impl State {
             fast: FastPath::new(Span::from_ms(setup.options.window_ms), Stamp::ZERO),
             own_replies: OwnReplies::new(),
             leading: None,
+            noticed: Noticed::default(),
+            shards: Shards::of(&setup.topology, setup.me),
             raised: Stamp::ZERO,
             raised_at: 0,
             views: Views::new(all),
@@ -116,6 +123,7 @@ impl State {
             fresh: Fresh::default(),
             stop: None,
             counters: Counters::default(),
+            cluster: setup.topology,
             registry: setup.registry,
             options: setup.options,
             replica,
@@ -178,6 +186,9 @@ impl State {
         if let Some(leading) = &self.leading {
             assert!(self.is_normal(), "a leader takes part in its view");
             leading.invariants(&self.log);
+        }
+        if let Some(shards) = &self.shards {
+            shards.invariants(*committed);
         }
     }
 }

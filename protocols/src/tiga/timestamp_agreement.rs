@@ -60,7 +60,12 @@ impl Agreement {
 
     /// Whether each of these leaders has told its stamp. The largest one is then final.
     pub fn is_stamped_by(&self, shards: ShardSet) -> bool {
-        shards.without(self.stamped).is_empty()
+        self.not_stamped_by(shards).is_empty()
+    }
+
+    /// Those of these shards whose leaders have not told their stamps.
+    pub fn not_stamped_by(&self, shards: ShardSet) -> ShardSet {
+        shards.without(self.stamped)
     }
 
     /// Whether the transaction is ready on all of its shards at this stamp (§3.5, Case-1).

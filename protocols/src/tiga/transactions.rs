@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::declared_footprint;
-use pangea_core::ids::TxnId;
+use pangea_core::ids::{ShardId, TxnId};
 use pangea_core::txn::{Certified, Footprint, Program, Registry};
 
 use super::log::ViewNumber;
@@ -28,6 +28,11 @@ pub(super) struct Stamped {
 }
 
 impl Stamped {
+    /// Whether a shard has a part in it.
+    pub(super) fn concerns(&self, shard: ShardId) -> bool {
+        self.request.shards.is_empty() || self.request.shards.contains(shard)
+    }
+
     /// The keys and ranges that it accesses, as far as they are known before it runs.
     pub(super) fn footprint(&self, registry: &Registry) -> Footprint {
         if let Some(found) = &self.request.footprint {

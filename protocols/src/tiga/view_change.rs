@@ -208,7 +208,7 @@ impl Tiga {
         }
         let number = self.state.views.view.number;
         if leader == self.state.node {
-            let own = self.state.report(self.state.commit.committed);
+            let own = self.state.report(self.state.settled());
             let views = &mut self.state.views;
             if views.chosen.is_empty() {
                 views.reports.insert(self.state.replica.me, own);
@@ -374,6 +374,7 @@ impl Tiga {
         cx.mark("tiga.view_entered");
         self.retreat(cx);
         self.append(cx, suffix);
+        self.state.commit.forget_closed();
         let floor = last_of(self.state.log.last_version()).max(self.state.fast.told());
         self.state.start_fast_path(floor);
         if !self.state.is_normal() {
@@ -384,7 +385,10 @@ impl Tiga {
             cx.mark("tiga.leads");
             self.lead(cx);
         }
-        self.submit_again(cx, None);
+        if self.state.has_fast_path() {
+            // Followers have to accept them again. Leaders get them when they tell that they lead.
+            self.submit_again(cx, None);
+        }
     }
 
     /// Begins to lead, with the log of the view.
@@ -393,7 +397,9 @@ impl Tiga {
         self.state.raise_ceiling(cx, now);
         let leading = Leading::new(&self.state, cx.log_head());
         self.state.leading = Some(leading);
+        self.take_early_notices(cx);
         self.send_progress(cx);
+        self.submit_again(cx, None);
         for peer in self.state.replica.peers() {
             self.start_view_at(cx, peer);
         }
@@ -411,7 +417,8 @@ impl Tiga {
         if normal == log.view {
             // It has the log of this view up to here at least.
             if let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) {
-                leading.sent[peer.index()].get_or_insert(last.min(log.last()));
+                let known = (last.min(log.last()), SnapshotVersion::ZERO);
+                leading.sent[peer.index()].get_or_insert(known);
             }
             return;
         }

@@ -20,10 +20,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::commit::Commit;
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
 use super::placement::{Fitness, place};
@@ -68,7 +70,7 @@ pub(super) struct PeerState {
     pub view: ViewNumber,
     /// The view of its log, and the position of its last cell.
     pub last: (ViewNumber, Position),
-    /// The last position that it knows to be committed.
+    /// The last position that it knows to be committed, on all shards.
     pub committed: Position,
     /// Whether it leads its view.
     pub leads: bool,
@@ -173,10 +175,18 @@ impl State {
             view: self.views.view.number,
             last: (self.log.view, self.log.last()),
             // After a crash it still has these cells.
-            committed: self.commit.committed.min(self.log.durable()),
+            committed: self.settled().min(self.log.durable()),
             leads: self.leading.is_some(),
             is_leaving: self.stop.is_some(),
         }
+    }
+
+    /// The position up to which no view can change the log: with several shards, each of which must
+    /// have committed its cells up to there, what has been published.
+    pub(super) fn settled(&self) -> Position {
+        let Commit { committed, published, .. } = self.commit;
+        let settled = if self.is_divided() { published } else { committed };
+        mutate!(SettledAlone: settled => committed)
     }
 
     fn doubt(&self) -> Span {
@@ -237,6 +247,7 @@ impl Tiga {
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
         self.fetch_missing(cx);
+        self.fetch_unknown(cx);
         if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
             self.state.views.driver.agreement_mut().on_tick(true);
             self.manage(cx);
@@ -254,9 +265,6 @@ impl Tiga {
         let mut leaders = present.leaders.iter();
         if leaders.len() == 0 || leaders.any(|leader| self.state.has_failed(*leader, now)) {
             let Some(leaders) = self.state.candidates(now) else { return };
-            if leaders == present.leaders && self.state.told().leads {
-                return;
-            }
             cx.mark("tiga.view_proposed");
             let decision = Decided::View { number: present.number.0 + 1, leaders };
             self.state.views.driver.agreement_mut().propose(decision);
@@ -355,8 +363,9 @@ impl Tiga {
                 self.begin_view(cx, View { number: ViewNumber(number), leaders });
             }
             Decided::Start { number, logs } => {
-                // The logs of a view that was given up are void, on all replicas alike.
-                if number != views.decided.0 || number <= views.started.0 {
+                // The logs of a view that was given up are void, on all replicas alike. After a
+                // restart, the log may be of this view already.
+                if number != views.decided.0 || number < views.started.0 {
                     return;
                 }
                 views.started = ViewNumber(number);
@@ -381,12 +390,14 @@ impl Tiga {
         if !is_near && !is_manager || views.view.number == ViewNumber(0) {
             return;
         }
-        let log = views.logs.get(usize::from(of(to).shard.0)).cloned().unwrap_or_default();
+        // A replica that has just started may not know the logs yet.
+        let log = views.logs.get(usize::from(of(to).shard.0)).cloned();
+        let started = if log.is_some() { views.started.0 } else { 0 };
         let message = Message::View {
             view: views.view.number.0,
             leaders: views.view.leaders.clone(),
-            started: views.started.0,
-            log,
+            started,
+            log: log.unwrap_or_default(),
         };
         cx.send(to, message);
     }

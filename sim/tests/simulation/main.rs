@@ -24,6 +24,7 @@ mod scenarios;
 mod steps;
 mod tiga_drawn;
 mod tiga_runs;
+mod tiga_shards;
 mod toy;
 mod toy_runs;
 mod upgrades;

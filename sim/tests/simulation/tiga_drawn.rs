@@ -60,3 +60,11 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     let options = if dice.bool() { Options::default() } else { Tiga::drawn_options(dice) };
     (settings, options)
 }
+
+/// The same with several shards.
+pub fn drawn_divided(seed: u64) -> (Settings, Options) {
+    let (settings, options) = drawn(seed);
+    let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
+    let nodes = [3, 3, 2, 1, 4][dice.usize(..5)];
+    (Settings { shards: [2, 2, 3][dice.usize(..3)], nodes, ..settings }, options)
+}

@@ -158,6 +158,17 @@ pub fn concerned(partitions: &Partitions, footprint: &Footprint, home: ShardId) 
     Participants::of(partitions, footprint, home).all()
 }
 
+/// The part of a footprint on one shard.
+pub fn part_of(partitions: &Partitions, here: ShardId, footprint: &Footprint) -> Footprint {
+    let holds = |lock: &&PointLock| partitions.holds(here, lock.table, &lock.key);
+    let points = footprint.points.iter().filter(holds).cloned().collect();
+    let reaches = |lock: &&RangeLock| {
+        let shards = partitions.shards_of(lock.table, &lock.range);
+        shards.is_none_or(|shards| shards.contains(here))
+    };
+    Footprint { points, ranges: footprint.ranges.iter().filter(reaches).cloned().collect() }
+}
+
 impl Sharded {
     /// Creates a queue without transactions.
     pub fn new(partitions: Arc<Partitions>, here: ShardId) -> Self {
@@ -509,13 +520,7 @@ impl Sharded {
 
     /// The part of a footprint on this shard.
     fn of_here(&self, footprint: &Footprint) -> Footprint {
-        let holds = |lock: &&PointLock| self.partitions.holds(self.here, lock.table, &lock.key);
-        let points = footprint.points.iter().filter(holds).cloned().collect();
-        let reaches = |lock: &&RangeLock| {
-            let shards = self.partitions.shards_of(lock.table, &lock.range);
-            shards.is_none_or(|shards| shards.contains(self.here))
-        };
-        Footprint { points, ranges: footprint.ranges.iter().filter(reaches).cloned().collect() }
+        part_of(&self.partitions, self.here, footprint)
     }
 
     /// The part of a read set that is only on one shard, or, for `None`, on all shards.

@@ -1,0 +1,240 @@
+//! Several shards: the nodes of a region run the transactions of committed cells together.
+//!
+//! Each shard has its own replicas, leader and log. A cell runs when the logs of all shards are
+//! committed up to it. What was read in it then depends on nothing that can be lost. Its
+//! transactions are known on each shard, and their order is that of their stamps. So the nodes need
+//! no further agreement: each sends the others the rows that their transactions read here.
+//!
+//! ```text
+//!                 shard 0                       shard 1
+//!   region A      node 0  == Committed ======>  node 1       on local links
+//!                 node 0  <====== Committed ==  node 1
+//!                 node 0  <=== Items: rows ===  node 1
+//!                    ||                            ||
+//!                LogSync, Synced              LogSync, Synced     over the wide area
+//!                    ||                            ||
+//!   region B      node 2  <==================>  node 3
+//! ```
+//!
+//! | phase | file | messages | known after |
+//! |---|---|---|---|
+//! | commit over shards | `shards.rs` | Committed | that a cell can't be lost on any shard |
+//! | delivery | `shards/delivery.rs` | Subscribe, Items | the rows of other shards |
+//! | execution | `shards/execution.rs` | Items, Outcome | every outcome |
+//! | lookup | `shards/lookup.rs` | LookupRequest, LookupReply | the footprint of a program |
+//!
+//! # Which cells can be published
+//!
+//! The leader of a shard closes a cell when nothing more can come up to it. Followers are told.
+//! A shard is committed *through* a cell if it is closed, and all of its log up to there is
+//! committed. A snapshot is published at a cell of any shard through which all shards are
+//! committed. The next view begins above it, because that cell is in the logs of f + 1 replicas,
+//! and all shards begin a view above the last cell of any log.
+//!
+//! What a node was told in a view does not count in the next one: up to where the new logs begin,
+//! it may have been closed by a promise that no log contains.
+
+mod delivery;
+mod execution;
+mod lookup;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome, Sharded};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
+use pangea_core::partition::Partitions;
+use pangea_core::protocol::Cx;
+use pangea_core::topology::Topology;
+
+use super::Tiga;
+use super::commit::{Commit, RECLAIM_VERSIONS_MAX};
+use super::log::{Log, Position, ViewNumber};
+use super::messages::Message;
+use super::state::State;
+use lookup::Owner;
+
+/// The state of a node as one of several shards.
+pub(super) struct Shards {
+    pub partitions: Arc<Partitions>,
+    pub streams: BTreeMap<ShardId, Stream>,
+    pub sharded: Sharded,
+    /// The last position whose cell was passed to the executor.
+    scheduled: Position,
+    /// Versions that may be published, because some shard has such a cell.
+    cells: BTreeSet<SnapshotVersion>,
+    /// What the subscribers were told of this shard: the view, and through which cell it is
+    /// committed.
+    told: (ViewNumber, SnapshotVersion),
+    /// The last position whose cell they were told.
+    told_position: Position,
+    /// The rows that other shards have sent for cells that have not been run here.
+    received: BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>,
+    /// Records of what was received for cells that were run here, each with the last of them.
+    logging: VecDeque<(SnapshotVersion, LogPosition)>,
+    /// This node needs nothing more from the others for cells up to this one.
+    pub kept: SnapshotVersion,
+    /// The outcomes of transactions whose clients wait on another shard that does not run them.
+    outcomes: BTreeMap<TxnId, (SnapshotVersion, ShardOutcome)>,
+    pub lookups: crate::lookup::Lookups<Owner>,
+}
+
+/// What passes between this node and one other shard.
+pub(super) struct Stream {
+    /// The replicas of the shard, the nearest one first.
+    replicas: Vec<NodeId>,
+    /// The one that this node is subscribed to.
+    pub source: Option<NodeId>,
+    /// What that has told: the view, and through which cell the shard is committed.
+    through: (ViewNumber, SnapshotVersion),
+    /// The replicas of the shard that are subscribed to this node.
+    subscribers: BTreeSet<NodeId>,
+    /// What this node has sent to the shard, encoded, until all of its replicas have it.
+    retained: BTreeMap<SnapshotVersion, Vec<Bytes>>,
+    /// Up to this cell each replica of the shard needs nothing more.
+    kept: BTreeMap<NodeId, SnapshotVersion>,
+}
+
+impl Shards {
+    /// The state of a node of a divided cluster; `None` if there is one shard.
+    pub(super) fn of(topology: &Topology, me: NodeId) -> Option<Self> {
+        let partitions = Arc::new(topology.partitions.clone());
+        if partitions.shards() == 1 {
+            return None;
+        }
+        let here = topology.nodes[me.index()].shard;
+        let others = (0..partitions.shards()).map(ShardId).filter(|shard| *shard != here);
+        let stream = |shard| {
+            let mut replicas = topology.group(shard).nodes().to_vec();
+            let kept = replicas.iter().map(|node| (*node, SnapshotVersion::ZERO)).collect();
+            replicas.sort_by_key(|node| (topology.one_way_between(me, *node), *node));
+            let stream = Stream {
+                replicas,
+                source: None,
+                through: Default::default(),
+                subscribers: BTreeSet::new(),
+                retained: BTreeMap::new(),
+                kept,
+            };
+            (shard, stream)
+        };
+        Some(Self {
+            streams: others.map(stream).collect(),
+            sharded: Sharded::new(partitions.clone(), here),
+            partitions,
+            scheduled: Position(0),
+            cells: BTreeSet::new(),
+            told: Default::default(),
+            told_position: Position(0),
+            received: BTreeMap::new(),
+            logging: VecDeque::new(),
+            kept: SnapshotVersion::ZERO,
+            outcomes: BTreeMap::new(),
+            lookups: Default::default(),
+        })
+    }
+
+    /// The cell through which all shards are committed, as far as this node knows.
+    fn through(&self, log: &Log, commit: &Commit) -> SnapshotVersion {
+        let of = |stream: &Stream| match stream.through {
+            (view, through) if view == log.view => through,
+            _ => SnapshotVersion::ZERO,
+        };
+        let others = self.streams.values().map(of).min().unwrap_or_default();
+        let own = commit.through(log);
+        mutate!(OtherShardsUncommitted: own.min(others) => own)
+    }
+
+    /// Asserts what always holds.
+    pub(super) fn invariants(&self, committed: Position) {
+        assert!(self.scheduled <= committed, "only committed cells run");
+    }
+}
+
+impl Tiga {
+    /// The state of several shards, which the caller knows to be there.
+    fn shards(&mut self) -> &mut Shards {
+        self.state.shards.as_mut().expect("only called if tables are partitioned")
+    }
+
+    /// Makes progress with the cells that are committed on all shards.
+    pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>) {
+        self.tell_committed(cx);
+        self.schedule(cx);
+        self.run_ready(cx);
+        self.publish_shards(cx);
+    }
+
+    /// Tells the subscribers through which cell this shard is committed.
+    fn tell_committed(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { shards, log, commit, .. } = &mut self.state;
+        let Some(shards) = shards else { return };
+        let now = (log.view, commit.through(log));
+        if now == shards.told && shards.told_position == commit.committed {
+            return;
+        }
+        let new = shards.told_position.0 + 1..=commit.committed.0;
+        let cells: Vec<u64> = new.map(|it| log.version_at(Position(it)).0).collect();
+        shards.cells.extend(cells.iter().copied().map(SnapshotVersion));
+        (shards.told, shards.told_position) = (now, commit.committed);
+        let (view, through) = (now.0.0, now.1.0);
+        for node in shards.streams.values().flat_map(|stream| &stream.subscribers) {
+            cx.send(*node, Message::Committed { view, through, cells: cells.clone() });
+        }
+    }
+
+    /// A replica of another shard tells through which cell its shard is committed.
+    pub(super) fn on_committed(
+        &mut self,
+        from: NodeId,
+        (view, through): (ViewNumber, SnapshotVersion),
+        cells: &[u64],
+    ) {
+        let shard = self.state.cluster.nodes[from.index()].shard;
+        let Some(shards) = &mut self.state.shards else { return };
+        let Some(stream) = shards.streams.get_mut(&shard) else { return };
+        if stream.source == Some(from) {
+            stream.through = (view, through).max(stream.through);
+            shards.cells.extend(cells.iter().copied().map(SnapshotVersion));
+        }
+    }
+
+    /// Publishes the last cell of any shard that has been run here and is committed on all shards.
+    fn publish_shards(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { shards, log, commit, .. } = &mut self.state;
+        let Some(shards) = shards else { return };
+        let through = shards.through(log, commit);
+        let through = match commit.executed < commit.committed {
+            // Everything before the next cell of this shard has been run.
+            true => {
+                let next = log.version_at(Position(commit.executed.0 + 1));
+                through.min(SnapshotVersion(next.0 - 1))
+            }
+            false => through,
+        };
+        let later = shards.cells.split_off(&through.next());
+        let Some(version) = std::mem::replace(&mut shards.cells, later).pop_last() else { return };
+        if version <= cx.store.published() {
+            return;
+        }
+        cx.store.publish(version);
+        let before = commit.published;
+        commit.published = commit.executed;
+        self.answer_cells(cx, before);
+        cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
+    }
+
+    /// Answers the clients of the cells of this shard after a position that are published.
+    fn answer_cells(&mut self, cx: &mut Cx<'_, Self>, before: Position) {
+        let (node, published) = (self.state.node, self.state.commit.published);
+        for position in before.0 + 1..=published.0 {
+            let cell = self.state.log.cell(Position(position));
+            let version = cell.version;
+            let own = cell.txns.iter().map(|(txn, _)| *txn).filter(|txn| txn.node() == node);
+            let own: Vec<TxnId> = own.collect();
+            self.answer_ran(cx, version, &own);
+        }
+    }
+}

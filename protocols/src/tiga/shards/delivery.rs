@@ -1,0 +1,241 @@
+//! Delivery between the nodes of a region: through which cell a shard is committed, and the rows
+//! that its transactions read.
+//!
+//! ```text
+//!   receiver                    sender, a replica of another shard
+//!      | Subscribe(kept) ------> |      on connect, or if the nearest replica is not usable
+//!      | <==== Items ============|      what it has retained for later cells, and what is new
+//!      | <---- Committed ------- |
+//!      | Progress(kept) -------> |      nothing more is needed up to this cell
+//! ```
+//!
+//! All replicas of a shard send the same. A node is subscribed to the nearest usable one. What was
+//! sent is retained until every replica of the receiving shard has it in its log. A node that
+//! starts runs the cells of its log again, and so has what it had sent for them.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::ordered::RemoteReads;
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
+
+use super::super::Tiga;
+use super::super::messages::Message;
+use super::super::state::State;
+use crate::remote_results::RemoteResult;
+use crate::replica::INTACT;
+use crate::streams::number;
+
+/// For this long after the begin of a view, a replica that has not entered it is usable.
+const PATIENCE: Span = Span::from_ms(500);
+
+/// The approximate maximum size of a message to a new subscriber.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Encodes what is sent for a cell. [`decode_items`] is the inverse for several of them.
+pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> Bytes {
+    let mut out = Vec::new();
+    out.put_varint(version.0);
+    out.put_varint(items.len() as u64);
+    items.iter().for_each(|item| item.encode(&mut out));
+    out.into()
+}
+
+/// What is sent for one cell.
+type OfCell = (SnapshotVersion, Vec<RemoteResult>);
+
+/// Decodes what was sent for several cells.
+///
+/// # Errors
+/// If the bytes are malformed.
+pub(super) fn decode_items(bytes: &[u8]) -> Result<Vec<OfCell>, DecodeError> {
+    const WHAT: &str = "items";
+    let from = &mut Reader::new(bytes);
+    let mut all = Vec::new();
+    while !from.is_empty() {
+        let version = SnapshotVersion(number(from, WHAT)?);
+        let items = (0..from.count(WHAT)?).map(|_| RemoteResult::decode(from));
+        all.push((version, items.collect::<Result<_, _>>()?));
+    }
+    Ok(all)
+}
+
+impl State {
+    /// Whether a replica of another shard can tell this node what it needs.
+    fn is_usable(&self, node: NodeId, now: Timestamp) -> bool {
+        let has_entered = self.views.told[node.index()].last.0 >= self.log.view;
+        let is_new = now.since(self.views.since) < PATIENCE;
+        self.is_up[node.index()] && (has_entered || is_new)
+    }
+}
+
+impl Tiga {
+    /// Subscribes to the nearest usable replica of each other shard.
+    pub(in super::super) fn choose_sources(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(shards) = &self.state.shards else { return };
+        let mut chosen: Vec<(ShardId, NodeId)> = Vec::new();
+        for (shard, stream) in &shards.streams {
+            let is_usable = |node: &&NodeId| self.state.is_usable(**node, cx.now.at);
+            let is_up = |node: &&NodeId| self.state.is_up[node.index()];
+            let nearest = stream.replicas.iter().find(is_usable);
+            let nearest = nearest.or_else(|| stream.replicas.iter().find(is_up));
+            if let Some(nearest) = nearest.filter(|nearest| stream.source != Some(**nearest)) {
+                chosen.push((*shard, *nearest));
+            }
+        }
+        for (shard, source) in chosen {
+            cx.mark("tiga.subscribed");
+            let shards = self.shards();
+            let kept = shards.kept.0;
+            let stream = shards.streams.get_mut(&shard).expect("there is a stream for each shard");
+            let before = stream.source.replace(source);
+            if let Some(before) = before {
+                cx.send(before, Message::Unsubscribe {});
+            }
+            cx.send(source, Message::Subscribe { kept });
+            self.repeat_lookups(cx, shard);
+        }
+    }
+
+    /// A node of another shard is connected.
+    pub(in super::super) fn on_other_shard_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        self.choose_sources(cx);
+        self.tell_view(cx, node);
+        self.submit_again(cx, Some(node));
+    }
+
+    /// The connection to a node of another shard is lost.
+    pub(in super::super) fn on_other_shard_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        let Some(shards) = &mut self.state.shards else { return };
+        for stream in shards.streams.values_mut() {
+            stream.subscribers.remove(&node);
+            if stream.source == Some(node) {
+                stream.source = None;
+            }
+        }
+        self.choose_sources(cx);
+    }
+
+    /// A node of another shard subscribes: it gets what this node has retained for it.
+    pub(in super::super) fn on_subscribe(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        kept: SnapshotVersion,
+    ) {
+        let shard = self.state.cluster.nodes[from.index()].shard;
+        let Some(shards) = &mut self.state.shards else { return };
+        let Some(stream) = shards.streams.get_mut(&shard) else { return };
+        stream.subscribers.insert(from);
+        let (view, through) = shards.told;
+        let last = self.state.log.version_at(shards.told_position).0;
+        let cells = if last == 0 { Vec::new() } else { vec![last] };
+        cx.send(from, Message::Committed { view: view.0, through: through.0, cells });
+        let mut items: Vec<u8> = Vec::new();
+        for part in stream.retained.range(kept.next()..).flat_map(|(_, parts)| parts) {
+            items.extend_from_slice(part);
+            if items.len() >= MESSAGE_BYTES {
+                cx.send(from, Message::Items { items: std::mem::take(&mut items).into() });
+            }
+        }
+        if !items.is_empty() {
+            cx.send(from, Message::Items { items: items.into() });
+        }
+    }
+
+    pub(in super::super) fn on_unsubscribe(&mut self, from: NodeId) {
+        let Some(shards) = &mut self.state.shards else { return };
+        for stream in shards.streams.values_mut() {
+            stream.subscribers.remove(&from);
+        }
+    }
+
+    /// A node of another shard needs nothing more up to a cell.
+    pub(in super::super) fn note_kept(&mut self, from: NodeId, kept: SnapshotVersion) {
+        let shard = self.state.cluster.nodes[from.index()].shard;
+        let Some(shards) = &mut self.state.shards else { return };
+        let Some(stream) = shards.streams.get_mut(&shard) else { return };
+        let known = stream.kept.entry(from).or_default();
+        *known = kept.max(*known);
+        let all = stream.kept.values().min().copied().unwrap_or_default();
+        stream.retained = stream.retained.split_off(&all.next());
+    }
+
+    /// Sends what a shard needs for a cell, and retains it.
+    pub(super) fn send_items(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        (shard, version): (ShardId, SnapshotVersion),
+        items: &[RemoteResult],
+    ) {
+        let stream = self.shards().streams.get_mut(&shard).expect("there is one for each shard");
+        let items = encode_items(version, items);
+        if stream.kept.values().any(|kept| *kept < version) {
+            stream.retained.entry(version).or_default().push(items.clone());
+        }
+        for node in &stream.subscribers {
+            cx.send(*node, Message::Items { items: items.clone() });
+        }
+    }
+
+    /// Rows of another shard arrive.
+    pub(in super::super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        let Ok(all) = decode_items(bytes) else {
+            return cx.mark("tiga.malformed_items");
+        };
+        let shard = self.state.cluster.nodes[from.index()].shard;
+        let executed = self.state.log.version_at(self.state.commit.executed);
+        let Some(shards) = &mut self.state.shards else { return };
+        let scheduled = self.state.log.version_at(shards.scheduled);
+        for (version, items) in all {
+            // What was run here has been received before.
+            if version <= executed || version <= shards.kept {
+                continue;
+            }
+            for item in items {
+                let RemoteResult::Reads(txn, reads) = item else { continue };
+                let received = shards.received.entry(version).or_default();
+                if received.insert((shard, txn), reads.clone()).is_none() && version <= scheduled {
+                    shards.sharded.receive(txn, shard, reads);
+                }
+            }
+        }
+    }
+
+    /// Restores what was received for cells, after a restart.
+    pub(in super::super) fn restore_received(state: &mut State, bytes: &[u8]) {
+        let Some(shards) = &mut state.shards else { return };
+        let from = &mut Reader::new(bytes);
+        let upto = SnapshotVersion(from.varint("received").expect(INTACT));
+        while !from.is_empty() {
+            let version = SnapshotVersion(from.varint("received").expect(INTACT));
+            let shard = ShardId(from.u16("received").expect(INTACT));
+            let txn = TxnId::from_bits(from.u64("received").expect(INTACT));
+            let reads = RemoteReads::decode(from).expect(INTACT);
+            shards.received.entry(version).or_default().insert((shard, txn), reads);
+        }
+        shards.kept = shards.kept.max(upto);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_core::exec::ordered::ShardOutcome;
+
+    use super::*;
+
+    #[test]
+    fn items_survive_their_encoding() {
+        let txn = TxnId::new(NodeId(1), 7);
+        let items = vec![
+            RemoteResult::Reads(txn, RemoteReads::TooLarge(9)),
+            RemoteResult::Outcome(txn, ShardOutcome::FootprintViolated),
+        ];
+        let (one, other) = (SnapshotVersion(5), SnapshotVersion(900));
+        let mut bytes = encode_items(one, &items).to_vec();
+        bytes.extend_from_slice(&encode_items(other, &[]));
+        assert_eq!(decode_items(&bytes), Ok(vec![(one, items), (other, Vec::new())]));
+        assert!(decode_items(&bytes[..bytes.len() - 1]).is_err());
+    }
+}
