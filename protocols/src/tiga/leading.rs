@@ -119,6 +119,12 @@ impl Leading {
         self.take(effects);
     }
 
+    /// The stamp of a transaction that is released and not in the log yet, because its cell is not
+    /// complete.
+    pub(super) fn released_at(&self, txn: TxnId) -> Option<Stamp> {
+        self.released.iter().find(|(_, released)| **released == txn).map(|(stamp, _)| *stamp)
+    }
+
     /// The first cell with a transaction that is not in the log.
     pub(super) fn next_cell(&self) -> Option<SnapshotVersion> {
         let pending = self.leader.queue().pending().next();

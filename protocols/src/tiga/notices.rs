@@ -137,10 +137,12 @@ impl State {
         }
     }
 
-    /// Whether a transaction is pending here, or is in the log, and its stamp.
+    /// The stamp of a transaction that is pending or released here, or is in the log.
     fn stamp_here(&self, txn: TxnId) -> Option<Stamp> {
-        let pending = self.leading.as_ref().and_then(|it| it.leader.stamp_of(txn));
-        pending.or_else(|| self.log.stamp_of(txn))
+        let leading = self.leading.as_ref();
+        let ordered =
+            leading.and_then(|it| it.leader.stamp_of(txn).or_else(|| it.released_at(txn)));
+        ordered.or_else(|| self.log.stamp_of(txn))
     }
 }
 

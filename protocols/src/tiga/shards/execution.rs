@@ -204,8 +204,9 @@ impl Tiga {
             let used = std::mem::replace(&mut shards.received, later);
             let is_new = |version: &SnapshotVersion| *version > shards.kept;
             if used.keys().any(is_new) {
-                let record = encode_received(version, &used);
-                let record = mutate!(ReceivedForgotten: record => Vec::new());
+                let none = BTreeMap::new();
+                let logged = mutate!(ReceivedForgotten: &used => &none);
+                let record = encode_received(version, logged);
                 let record = replica.persist(cx, &kind::RECEIVED, record.into());
                 shards.logging.push_back((version, record));
             }
