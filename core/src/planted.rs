@@ -270,6 +270,10 @@ bugs! {
         "A replica tells that its log is durable before it is.";
     CeilingForgotten, "ceiling-forgotten",
         "A restarted replica uses the numbers of transactions again.";
+    RunTwice, "run-twice",
+        "A checkpoint forgets which transactions a coordinator may send again.";
+    RejoinedVotes, "rejoined-votes",
+        "A replaced node counts in views and commits at once.";
 }
 
 impl fmt::Display for Bug {

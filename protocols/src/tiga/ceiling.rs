@@ -18,6 +18,7 @@ use pangea_core::protocol::Cx;
 
 use super::Tiga;
 use super::state::State;
+use crate::messages::NUMBER_MAX;
 use crate::replica::kind;
 
 /// The time for which a record is enough, in microseconds.
@@ -25,6 +26,9 @@ const AHEAD_US: u64 = 300_000;
 
 /// The number of transactions for which a record is enough.
 const AHEAD_TXNS: u64 = 1 << 20;
+
+/// No clock reads more than this, in microseconds.
+const US_MAX: u64 = 1 << 51;
 
 /// What a replica may issue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +49,7 @@ pub(super) struct Ceiling {
 }
 
 impl Limit {
-    fn encode(self) -> Bytes {
+    pub(super) fn encode(self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64(self.us);
         out.put_u64(self.sequence);
@@ -59,6 +63,13 @@ impl Limit {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         Ok(Self { us: from.u64("ceiling")?, sequence: from.u64("ceiling")? })
+    }
+}
+
+impl Limit {
+    /// Whether a replica can have issued this.
+    pub(super) fn is_sound(self) -> bool {
+        self.us <= US_MAX && self.sequence <= NUMBER_MAX
     }
 }
 

@@ -170,6 +170,7 @@ impl Tiga {
         self.state.told_version = version.max(self.state.told_version);
         let result = replies.result().cloned().expect("the leader has replied");
         self.state.counters.txns_fast += 1;
+        self.state.coordinator.unsettled.insert(txn);
         self.answer(cx, txn, version, result);
     }
 }

@@ -7,9 +7,11 @@ use pangea_core::protocol::Cx;
 
 use super::Tiga;
 use super::log::{Position, ViewNumber};
+use super::rejoin::Known;
 use super::state::State;
+use super::views::PeerState;
 use crate::agreement::{Term, lost_promises};
-use crate::presence::{self, Memory, Presence};
+use crate::presence::{self, Presence};
 use crate::replica::Replica;
 use crate::streams::{lost_log, number};
 
@@ -19,19 +21,6 @@ pub struct Evidence {
     synced: (ViewNumber, Position),
     /// The term of agreement that it has promised to follow.
     promise: Term,
-}
-
-/// What peers know of a replica that lost its disk. Such a replica can't be replaced yet.
-pub struct Known;
-
-impl Memory for Known {
-    fn decode(_: &[u8], _: usize) -> Result<Self, DecodeError> {
-        Err(DecodeError::new("recollection"))
-    }
-
-    fn is_whole(&self) -> bool {
-        false
-    }
 }
 
 impl presence::Owner for Tiga {
@@ -66,7 +55,7 @@ impl presence::Owner for Tiga {
     fn note_evidence(&mut self, _: NodeId, _: &Evidence) {}
 
     fn lost(&self, from: NodeId, known: &Evidence) -> Option<String> {
-        if known.synced > (self.state.log.view, self.state.log.last()) {
+        if known.synced > self.state.log.had() {
             let ((view, upto), node) = (known.synced, self.state.replica.node(from).0);
             return Some(lost_log(&format!(
                 "node {node} knows that this node had its log up to cell {} of view {}, but the \
@@ -79,8 +68,12 @@ impl presence::Owner for Tiga {
     }
 
     fn repeat_messages(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        if self.state.presence.is_ready {
-            self.state.views.driver.agreement_mut().on_peer_up(peer);
+        let State { presence, views, transfer, replica, .. } = &mut self.state;
+        if presence.is_ready {
+            views.driver.agreement_mut().on_peer_up(peer);
+        }
+        if transfer.resume(cx, replica, peer) {
+            self.retry_transfer(cx);
         }
         self.send_progress(cx);
         self.tell_synced(cx);
@@ -89,19 +82,23 @@ impl presence::Owner for Tiga {
     }
 
     fn is_catching_up(&self) -> bool {
-        false
+        !self.state.is_whole()
     }
 
     fn end_earlier_life(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId, log_identity: u64) {
-        let State { presence, replica, .. } = &mut self.state;
+        let State { presence, replica, commit, transfer, views, .. } = &mut self.state;
         presence.note_log_identity(cx, replica, peer, log_identity);
+        commit.forget_synced(peer);
+        transfer.stop(peer);
+        views.logs.remove(&peer);
+        views.told[peer.index()] = PeerState::default();
     }
 
-    fn memory_of(&self, _: NodeId, _: bool) -> Bytes {
-        Bytes::new()
+    fn memory_of(&self, peer: NodeId, is_whole: bool) -> Bytes {
+        self.state.known_of(peer, is_whole).encode()
     }
 
-    fn end_asking(&mut self, _: &mut Cx<'_, Self>, _: Vec<(NodeId, Known)>) {
-        unreachable!("a node without its log is not replaced");
+    fn end_asking(&mut self, cx: &mut Cx<'_, Self>, all: Vec<(NodeId, Known)>) {
+        self.continue_from(cx, all);
     }
 }

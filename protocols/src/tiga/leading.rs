@@ -73,6 +73,16 @@ impl Leading {
         self.arrive(stamped.request.txn, stamp, footprint);
     }
 
+    /// Whether a transaction waits for the end of its cell.
+    pub(super) fn has_pending(&self, txn: TxnId) -> bool {
+        self.leader.queue().version(txn).is_some()
+    }
+
+    /// Whether no transaction waits for the end of its cell.
+    pub(super) fn is_idle(&self) -> bool {
+        self.next_cell().is_none()
+    }
+
     /// The cell of the next transaction.
     fn next_cell(&self) -> Option<SnapshotVersion> {
         let (version, _) = self.leader.queue().pending().next()?;
@@ -108,13 +118,17 @@ impl Leading {
 impl State {
     /// Whether cells without transactions are needed.
     fn is_busy(&self, now: u64) -> bool {
-        self.has_fast_path() && now.saturating_sub(self.raised_at) < BUSY_US
+        let is_stopping = self.stop.is_some();
+        self.has_fast_path() && !is_stopping && now.saturating_sub(self.raised_at) < BUSY_US
     }
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
-        if self.leading.is_none() || self.log.contains(stamped.request.txn) {
+        if self.leading.is_none() || self.is_logged(stamped.request.txn) {
             return;
+        }
+        if !self.may_order(stamped) {
+            return cx.mark("tiga.other_program");
         }
         let now = self.clock_us(cx);
         self.raise_ceiling(cx, now);

@@ -30,6 +30,12 @@ use super::state::State;
 use super::transactions::{self, Stamped};
 use crate::replica::kind;
 
+/// The maximum number of transactions that are asked for at a time, the first ones first.
+const FETCH_MAX: usize = 10_000;
+
+/// The approximate size of the transactions that are sent at a time.
+const FOUND_BYTES_MAX: usize = 4 << 20;
+
 /// Cells that wait for their transactions.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
@@ -66,8 +72,20 @@ impl Incoming {
     }
 
     /// The transactions that are needed.
-    fn txns(&self) -> impl Iterator<Item = TxnId> {
+    pub(super) fn txns(&self) -> impl Iterator<Item = TxnId> {
         entries_of(&self.suffix.cells).map(|entry| entry.txn).chain(self.others.iter().copied())
+    }
+
+    /// A checkpoint has the cells up to a position.
+    pub(super) fn skip_to(&mut self, position: Position) {
+        let Suffix { after, cells, .. } = &mut self.suffix;
+        let skipped = (position.0.saturating_sub(after.0) as usize).min(cells.len());
+        cells.drain(..skipped);
+        *after = position.max(Position(after.0 + skipped as u64));
+        self.start = self.start.map(|count| count.saturating_sub(skipped));
+        if self.is_empty() {
+            self.clear();
+        }
     }
 
     /// Takes the first cells.
@@ -98,8 +116,9 @@ impl Tiga {
     /// Appends cells to the log, or replaces its end, and persists that.
     pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
         let State { replica, log, .. } = &mut self.state;
-        let position = replica.persist(cx, &kind::CELLS, suffix.encode());
+        let (position, after) = (replica.persist(cx, &kind::CELLS, suffix.encode()), suffix.after);
         log.replace(suffix, position);
+        self.state.note_foreign(after);
         self.state.follow_log(cx);
         mutate!(SyncedBeforeFsync: () => self.claim_durable(cx));
     }
@@ -225,7 +244,8 @@ impl Tiga {
         }
         cx.mark("tiga.fetch");
         self.state.incoming.since = Some(cx.now.at);
-        let missing: Vec<u64> = self.state.missing().iter().map(|txn| txn.to_bits()).collect();
+        let missing = self.state.missing().into_iter().take(FETCH_MAX);
+        let missing: Vec<u64> = missing.map(|txn| txn.to_bits()).collect();
         // A leader of a new view has the log of a follower, so anybody may have them.
         for peer in self.state.replica.peers() {
             self.state.replica.send(cx, peer, Message::Fetch { txns: missing.clone() });
@@ -233,9 +253,18 @@ impl Tiga {
     }
 
     pub(super) fn on_fetch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, txns: &[u64]) {
-        let wanted: BTreeSet<TxnId> = txns.iter().copied().map(TxnId::from_bits).collect();
-        let found = wanted.into_iter().filter_map(|txn| self.state.transactions.get(txn));
-        let found: Vec<_> = found.cloned().collect();
+        let mut seen = BTreeSet::new();
+        let wanted = txns.iter().copied().map(TxnId::from_bits);
+        let found = wanted
+            .filter(|txn| seen.insert(*txn))
+            .filter_map(|txn| self.state.transactions.get(txn));
+        let mut bytes = 0;
+        let is_room = |stamped: &&Arc<Stamped>| {
+            let had_room = bytes < FOUND_BYTES_MAX;
+            bytes += stamped.request.weight();
+            had_room
+        };
+        let found: Vec<_> = found.take_while(is_room).cloned().collect();
         if !found.is_empty() {
             let transactions = transactions::encode(found.iter().map(|stamped| &**stamped));
             self.state.replica.send(cx, from, Message::Found { transactions });
@@ -252,6 +281,11 @@ impl Tiga {
         for peer in replica.peers() {
             let Some(sent) = &mut leading.sent[peer.index()] else { continue };
             if *sent == last {
+                continue;
+            }
+            if *sent < log.base() {
+                // It takes a checkpoint, and tells then where it goes on.
+                leading.sent[peer.index()] = None;
                 continue;
             }
             let suffix = match encoded.take_if(|(after, _)| after == sent) {
@@ -277,7 +311,7 @@ impl Tiga {
     pub(super) fn tell_synced(&mut self, cx: &mut Cx<'_, Self>) {
         let (view, upto) = (self.state.log.view, self.state.log.durable());
         // A replica that has promised to follow another view takes part in no earlier one.
-        if !self.state.is_normal() || upto == Position(0) {
+        if !self.state.is_normal() || upto == Position(0) || !self.state.is_whole() {
             return;
         }
         let me = self.state.me();

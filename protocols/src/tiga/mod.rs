@@ -28,9 +28,8 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! The state machine runs clusters with one shard. It is not in the list of protocols yet: it takes
-//! no checkpoints, and a lost disk can't be replaced. The order of transactions over several shards
-//! is there without replicas.
+//! The state machine runs clusters with one shard. It is not in the list of protocols yet. The order
+//! of transactions over several shards is there without replicas.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -49,9 +48,14 @@
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
 //! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
+//! | nodes of two programs | | `programs.rs` | Progress | whether a cell may be run |
+//! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | what a replica had issued and promised |
 //! | strict reads | | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
 //! | restart | §4 | `recovery.rs` | | the log, and what was promised |
-//! | stop | | `stop.rs` | | that another replica leads |
+//! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
+//! | collection | | `collection.rs`, `done.rs` | Progress | that no peer needs it |
+//! | digests | | `digests.rs` | Digests | that replicas are equal |
+//! | stop | | `stop.rs` | Progress | that another replica leads, or that nothing is left |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
 //!
@@ -120,9 +124,12 @@
 
 mod ceiling;
 pub mod cells;
+mod checkpoint;
+mod collection;
 mod commit;
 mod coordinator;
 mod delays;
+mod done;
 #[cfg(test)]
 mod exhaustive;
 mod fast_path;
@@ -136,11 +143,13 @@ mod marks;
 mod messages;
 mod options;
 pub mod order;
+mod programs;
 mod progress;
 pub mod quorum;
 mod reads;
 pub mod rebuild;
 mod recovery;
+mod rejoin;
 pub mod stamp;
 mod state;
 mod stop;
@@ -150,17 +159,17 @@ mod view_change;
 mod views;
 pub mod watermarks;
 
-use pangea_core::guarantee::Guarantee;
-use pangea_core::ids::NodeId;
+use pangea_core::guarantee::{Guarantee, TortureSetting};
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::txn::CodeDigest;
 
 use crate::presence::{self, RejoinTimer};
-use knowledge::Known;
 use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Path};
+use rejoin::Known;
 use state::State;
-use views::PeerState;
 
 /// A replica.
 pub struct Tiga {
@@ -178,6 +187,8 @@ pub enum Timer {
     Progress,
     /// The replica repeats its `Rejoin` requests to its peers.
     Rejoin,
+    /// A checkpoint may be tried again.
+    Checkpoint,
 }
 
 impl From<RejoinTimer> for Timer {
@@ -193,7 +204,9 @@ impl presence::Host for Tiga {
 impl Protocol for Tiga {
     const NAME: &'static str = "tiga";
     const NEEDS_CLOCKS: bool = true;
+    const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
 
     type Message = Message;
     type Timer = Timer;
@@ -205,6 +218,10 @@ impl Protocol for Tiga {
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
+    }
+
+    fn scaled_down_options() -> Options {
+        Options::scaled_down()
     }
 
     fn new(setup: Setup<Self>) -> Self {
@@ -224,11 +241,11 @@ impl Protocol for Tiga {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(peer) => self.on_peer_down(peer),
+            Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Stop => self.on_stop(cx),
-            Input::Checkpointed(_) | Input::CheckpointFailed(_) => {
-                unreachable!("Tiga takes no checkpoints yet")
-            }
+            Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
+            Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+            Input::CheckpointFailed(version) => self.on_checkpoint_failed(cx, version),
             Input::Prefetched { .. } => unreachable!("Tiga fetches no rows"),
         }
         self.settle_agreement(cx);
@@ -242,6 +259,9 @@ impl Protocol for Tiga {
         self.advance_commit(cx);
         self.answer_reads(cx);
         self.answer_fresh(cx);
+        self.end_rejoin(cx);
+        self.refuse_foreign(cx);
+        self.checkpoint_if_due(cx);
         self.advance_stop(cx);
     }
 
@@ -250,7 +270,15 @@ impl Protocol for Tiga {
     }
 
     fn may_stop(&self) -> bool {
-        self.state.stop.is_some_and(|stop| stop.may_end)
+        self.state.stop.as_ref().is_some_and(|stop| stop.may_end)
+    }
+
+    fn ends_alone(&self) -> bool {
+        self.state.stop.as_ref().is_some_and(|stop| stop.is_alone)
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.agreed())
     }
 
     fn invariants(&self) {
@@ -275,7 +303,16 @@ impl Tiga {
         if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
             return cx.mark(refused);
         }
-        self.state.views.note_heard(from, cx.now.at);
+        use presence::Message as Of;
+        let is_of_rejoin =
+            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
+        if !is_of_rejoin {
+            // A rejoining replica does not count as heard.
+            self.state.views.note_heard(from, cx.now.at);
+            if self.state.presence.is_asking() {
+                return cx.mark("presence.not_while_rejoining");
+            }
+        }
         match message {
             Message::Presence(message) => {
                 presence::on_message(self, cx, from, message);
@@ -295,39 +332,41 @@ impl Tiga {
                 self.on_view_change(cx, from, ViewNumber(view), &report);
             }
             Message::StartView { suffix } => self.on_start_view(cx, from, &suffix),
-            Message::Progress { sent, view, normal, last, committed, leads, is_leaving, delay } => {
-                let told = PeerState {
-                    view: ViewNumber(view),
-                    last: (ViewNumber(normal), Position(last)),
-                    committed: Position(committed),
-                    leads,
-                    is_leaving,
-                };
-                self.on_progress(cx, from, told, (sent, delay));
-            }
+            Message::Progress { .. } => self.on_progress(cx, from, message),
             Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
             Message::FreshReply { token, version } => {
                 self.on_fresh_reply(cx, from, (token, version));
             }
+            Message::Transfer(message) => self.on_transfer(cx, from, message),
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
         }
     }
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let Some(peer) = self.state.replica.group.member(peer) else { return };
-        let State { replica, presence, delays, .. } = &mut self.state;
+        let State { replica, presence, delays, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
+        digests.forget(peer);
         presence.forget_session(peer);
         delays.forget(peer.index());
+        if presence.is_asking() {
+            return presence.ask(cx, replica, peer);
+        }
         // The rest follows when the peer has greeted: it may be a node of another cluster.
         presence::greet(self, cx, peer);
     }
 
     /// The connection to a peer is lost.
-    fn on_peer_down(&mut self, peer: NodeId) {
+    fn on_peer_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
         let Some(peer) = self.state.replica.group.member(peer) else { return };
-        let State { replica, presence, leading, .. } = &mut self.state;
+        let State { replica, presence, leading, transfer, views, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
+        // It may come back with another program.
+        views.told[peer.index()].kept.code = CodeDigest::default();
+        views.told[peer.index()].kept.is_settled = false;
+        views.told[peer.index()].is_leaving = false;
+        transfer.pause(peer, cx.now.at);
         presence.forget_session(peer);
         if let Some(leading) = leading {
             leading.sent[peer.index()] = None;

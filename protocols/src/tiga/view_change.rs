@@ -95,7 +95,7 @@ impl ViewReport {
 impl State {
     /// What this replica tells the leader of a new view that has committed up to a position.
     pub(super) fn report(&self, after: Position) -> ViewReport {
-        let suffix = self.log.suffix(after.min(self.log.last()));
+        let suffix = self.log.suffix(after.min(self.log.last()).max(self.log.base()));
         ViewReport { suffix, unsynced: self.fast.unsynced(), told: self.fast.told() }
     }
 
@@ -141,7 +141,7 @@ impl Tiga {
         (views.view, views.since) = (view, cx.now.at);
         views.logs.clear();
         self.state.counters.views += 1;
-        if view.leader == self.state.me() {
+        if view.leader == self.state.me() && self.state.is_whole() {
             let own = self.state.report(self.state.commit.committed);
             self.state.views.logs.insert(view.leader, own);
         }
@@ -154,11 +154,15 @@ impl Tiga {
         let Some(leader) = self.state.views.leader().filter(|it| *it != self.state.me()) else {
             return;
         };
-        if self.state.is_normal() {
+        if self.state.is_normal() || !self.state.is_whole() {
             return;
         }
         // The leader may have heard less than what it had told before a crash.
         let known = self.state.views.told[leader.index()].committed;
+        if known < self.state.log.base() {
+            // The leader needs a checkpoint first.
+            return;
+        }
         let report = self.state.report(known).encode();
         let message = Message::ViewChange { view: self.state.views.view.number.0, report };
         // The record is after all that the report tells, which survives a crash, too.
@@ -178,7 +182,10 @@ impl Tiga {
         };
         let (views, suffix) = (&self.state.views, &report.suffix);
         let is_for_me = views.leader() == Some(self.state.replica.me) && views.view.number == view;
-        let is_known = suffix.after <= self.state.log.last();
+        let log = &self.state.log;
+        // Of a later view, a log has what is committed.
+        let is_whole = suffix.view <= log.view || suffix.last() >= log.base();
+        let is_known = suffix.after <= log.last() && is_whole;
         let is_begun = self.state.leading.is_some() || self.state.incoming.is_start();
         if !is_for_me || is_begun || suffix.view >= view || !is_known {
             return cx.mark("tiga.view_change_too_late");
@@ -189,10 +196,10 @@ impl Tiga {
     /// Begins the view that this replica leads, when it has f + 1 logs and the transactions of the
     /// best one.
     pub(super) fn finish_view_change(&mut self) {
+        let (enough, may_lead) = (self.state.reports_needed(), self.state.may_lead());
         let State { views, replica, incoming, commit, log, .. } = &mut self.state;
-        let enough = replica.topology.majority();
         let enough = mutate!(ViewOfFewer: enough => 1);
-        if views.leader() != Some(replica.me) || views.logs.len() < enough {
+        if views.leader() != Some(replica.me) || views.logs.len() < enough || !may_lead {
             return;
         }
         let logs: BTreeMap<NodeId, ViewReport> =
@@ -222,7 +229,7 @@ impl Tiga {
         if !is_of_leader || self.state.is_normal() {
             return cx.mark("tiga.start_view_too_late");
         }
-        if suffix.after > self.state.log.last() {
+        if suffix.after > self.state.log.last() || suffix.last() < self.state.log.base() {
             return cx.mark("tiga.log_too_early");
         }
         self.state.incoming.begin(suffix, Vec::new());
@@ -272,8 +279,11 @@ impl Tiga {
         let sent = &mut leading.sent[peer.index()];
         if normal == log.view {
             // It has the log of this view up to here at least.
-            sent.get_or_insert(last.min(log.last()));
-        } else if sent.is_none() {
+            match last < log.base() {
+                true => *sent = None,
+                false => _ = sent.get_or_insert(last.min(log.last())),
+            }
+        } else if sent.is_none() && committed >= log.base() {
             cx.mark("tiga.view_started");
             let suffix = log.suffix(committed.min(log.last())).encode();
             replica.send_after(cx, leading.record, peer, Message::StartView { suffix });

@@ -15,11 +15,13 @@
 
 use std::collections::BTreeMap;
 
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::collection::Kept;
 use super::log::{Position, ViewNumber};
 use super::messages::Message;
 use super::rebuild::Report;
@@ -27,6 +29,7 @@ use super::state::State;
 use super::view_change::ViewReport;
 use super::{Tiga, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
+use crate::streams::number;
 
 /// A view: what agreement decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +47,25 @@ pub(super) struct View {
     pub leader: NodeId,
 }
 
+impl View {
+    pub(super) fn encode(self, out: &mut Vec<u8>) {
+        out.put_varint(self.number.0);
+        out.put_u16(self.leader.0);
+    }
+
+    /// Decodes a view of a group of `node_count` replicas.
+    ///
+    /// # Errors
+    /// If the bytes are malformed.
+    pub(super) fn decode(from: &mut Reader<'_>, node_count: usize) -> Result<Self, DecodeError> {
+        let (number, leader) = (ViewNumber(number(from, "view")?), NodeId(from.u16("view")?));
+        match leader.index() < node_count {
+            true => Ok(Self { number, leader }),
+            false => Err(DecodeError::new("view")),
+        }
+    }
+}
+
 /// What a replica has told about itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerState {
@@ -57,6 +79,8 @@ pub(super) struct PeerState {
     pub leads: bool,
     /// Whether it is stopping.
     pub is_leaving: bool,
+    /// What concerns checkpoints.
+    pub kept: Kept,
 }
 
 /// The views of this replica.
@@ -99,6 +123,12 @@ impl Views {
         (self.view.number > ViewNumber(0)).then_some(self.view.leader)
     }
 
+    /// The number of decisions that have been taken; 0 as long as the last one can be lost. The log
+    /// is durable up to `synced`.
+    pub(super) fn durable_decisions(&self, synced: LogPosition) -> u64 {
+        if self.record <= synced { self.taken } else { 0 }
+    }
+
     /// Everybody counts as heard, because nobody could be.
     pub(super) fn hear_all(&mut self, now: Timestamp) {
         self.heard_at.fill(now);
@@ -117,9 +147,10 @@ impl State {
             view: self.views.view.number,
             last: (self.log.view, self.log.last()),
             // After a crash it still has these cells.
-            committed: self.commit.committed.min(self.log.durable()),
+            committed: self.commit.committed.min(self.log.durable().max(self.log.base())),
             leads: self.leading.is_some(),
             is_leaving: self.stop.is_some(),
+            kept: self.kept(),
         }
     }
 
@@ -133,9 +164,22 @@ impl State {
         node == self.me() || self.replica.is_up[node.index()] && heard
     }
 
-    /// Whether the view needs another leader.
+    /// Whether a replica that lost its disk waits for a view that begins without its report.
+    fn is_view_awaited(&self, now: Timestamp) -> bool {
+        let view = self.views.view.number;
+        let mut nodes = self.replica.topology.node_ids();
+        nodes.any(|node| {
+            let after = self.told_by(node).kept.replaced_after;
+            after.is_some_and(|after| view <= after) && self.is_heard(node, now)
+        })
+    }
+
+    /// Whether the view needs another leader, or its leader another view.
     fn needs_view(&self, now: Timestamp) -> bool {
         let Some(leader) = self.views.leader() else { return true };
+        if self.is_view_awaited(now) {
+            return true;
+        }
         let told = self.told_by(leader);
         if !self.is_heard(leader, now) || told.is_leaving {
             return true;
@@ -156,7 +200,11 @@ impl State {
     fn candidate(&self, now: Timestamp) -> Option<NodeId> {
         let before = self.views.leader();
         let nodes = self.replica.topology.node_ids();
-        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.told_by(*node).is_leaving;
+        let is_fit = |node: &NodeId| {
+            let told = self.told_by(*node);
+            let is_whole = told.kept.replaced_after.is_none();
+            self.is_heard(*node, now) && !told.is_leaving && is_whole
+        };
         let rank = |node: &NodeId| {
             // The present leader may have restarted, and may be chosen again if nobody else is fit.
             (Some(*node) != before, self.told_by(*node).last, std::cmp::Reverse(*node))
@@ -193,7 +241,8 @@ impl Tiga {
         }
         let Some(leader) = self.state.candidate(now) else { return };
         let number = self.state.views.view.number.0 + 1;
-        if Some(leader) == self.state.views.leader() && self.state.told().leads {
+        let is_awaited = self.state.is_view_awaited(now);
+        if Some(leader) == self.state.views.leader() && self.state.told().leads && !is_awaited {
             return;
         }
         cx.mark("tiga.view_proposed");
@@ -220,7 +269,8 @@ impl Tiga {
             return;
         }
         let wrap = |bytes| Message::Agreement { bytes };
-        let Settled { decided, .. } = views.driver.settle(cx, replica, *synced, wrap);
+        let Settled { skipped, decided } = views.driver.settle(cx, replica, *synced, wrap);
+        views.taken = views.taken.max(skipped.unwrap_or_default());
         for (number, Decided { number: view, leader }) in decided {
             if number <= self.state.views.taken {
                 continue;

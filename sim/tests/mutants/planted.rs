@@ -146,6 +146,8 @@ impl Profile {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::RecoveredForgotten => &[Self::Mute],
+            Bug::RunTwice => &[Self::Away],
+            Bug::RejoinedVotes => &[Self::Replaced],
             _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
@@ -401,6 +403,8 @@ impl Under {
             Self::Tiga => {
                 let (drawn, options) = match profile {
                     Profile::Mute => tiga_drawn::mute(settings.seed, "list-append"),
+                    Profile::Away => tiga_drawn::away(settings.seed, "list-append"),
+                    Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

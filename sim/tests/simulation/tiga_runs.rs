@@ -4,7 +4,7 @@ use pangea_protocols::tiga::{Options, Path, Tiga};
 use pangea_sim::Settings;
 
 use crate::runs::clean;
-use crate::tiga_drawn::{WORKLOADS, drawn, faults, mute, settings};
+use crate::tiga_drawn::{WORKLOADS, away, drawn, faults, mute, replaced, settings, upgraded};
 
 #[test]
 fn tiga_is_serializable_without_faults() {
@@ -60,4 +60,54 @@ fn drawn_runs_of_tiga_are_clean() {
         let (settings, options) = drawn(seed);
         clean::<Tiga>(&settings, &options);
     }
+}
+
+/// Low limits: replicas take checkpoints all the time, and one that was away for a moment takes
+/// that of a peer.
+#[test]
+fn replicas_that_were_away_continue_from_checkpoints() {
+    let names = [
+        "checkpoints.begun",
+        "tiga.checkpoint_installed",
+        "tiga.outcome_unknown",
+        "tiga.record_after_gap",
+    ];
+    let mut marks = names.map(|mark| (mark, 0));
+    let mut compared = 0;
+    for workload in ["list-append", "bank", "ranges"] {
+        for seed in 2_000..2_020 {
+            let (settings, options) = away(seed, workload);
+            let report = clean::<Tiga>(&settings, &options);
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+            compared += report.counts.digests_compared;
+        }
+    }
+    println!("{marks:?}, {compared} digests compared");
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+    assert!(compared > 1_000, "{compared} digests compared");
+}
+
+#[test]
+fn a_node_that_lost_its_disk_counts_again_when_it_has_the_log_of_a_new_view() {
+    let mut rejoined = 0;
+    for workload in ["list-append", "bank"] {
+        for seed in 3_000..3_015 {
+            let (settings, options) = replaced(seed, workload);
+            rejoined += clean::<Tiga>(&settings, &options).counts.mark("tiga.rejoined");
+        }
+    }
+    assert!(rejoined > 15, "{rejoined} nodes have rejoined");
+}
+
+#[test]
+fn nodes_stop_in_order_and_continue_with_another_program() {
+    let (mut stops, mut undone) = (0, 0);
+    for seed in 4_000..4_008 {
+        let (settings, options) = upgraded(seed);
+        let report = clean::<Tiga>(&settings, &options);
+        stops += report.counts.stops_in_order;
+        undone += report.counts.upgrades_undone;
+    }
+    println!("{stops} nodes have stopped in order, {undone} upgrades were undone");
+    assert!(stops > 15, "{stops} nodes have stopped in order");
 }

@@ -90,6 +90,8 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::ViewForgotten,
     Bug::SyncedBeforeFsync,
     Bug::CeilingForgotten,
+    Bug::RunTwice,
+    Bug::RejoinedVotes,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
