@@ -17,6 +17,7 @@ use pangea_core::ids::LogPosition;
 use pangea_core::protocol::Cx;
 
 use super::Tiga;
+use super::stamp::US_MAX;
 use super::state::State;
 use crate::messages::NUMBER_MAX;
 use crate::replica::kind;
@@ -26,9 +27,6 @@ const AHEAD_US: u64 = 300_000;
 
 /// The number of transactions for which a record is enough.
 const AHEAD_TXNS: u64 = 1 << 20;
-
-/// No clock reads more than this, in microseconds.
-const US_MAX: u64 = 1 << 51;
 
 /// What a replica may issue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

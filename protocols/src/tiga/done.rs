@@ -181,7 +181,11 @@ mod tests {
         done.encode(&mut bytes);
         let again = Done::decode(&mut Reader::new(&bytes), 2).expect("it was encoded");
         assert_eq!(again, done);
-        assert!(Done::decode(&mut Reader::new(&bytes), 1).is_err(), "there is no such node");
+        let mut foreign = Vec::new();
+        let mut one = Done::new(1);
+        one.note(&cell(5, &[txn(1, 7)]));
+        one.encode(&mut foreign);
+        assert!(Done::decode(&mut Reader::new(&foreign), 1).is_err(), "there is no such node");
         for len in 0..bytes.len() {
             assert!(Done::decode(&mut Reader::new(&bytes[..len]), 2).is_err(), "{len} bytes");
         }

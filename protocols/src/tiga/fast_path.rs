@@ -204,11 +204,16 @@ impl State {
 
     /// §3.2: a transaction arrives at a follower. Returns whether it is in time, which the log must
     /// say before the follower replies.
-    pub(super) fn follow(&mut self, stamped: &Stamped) -> bool {
+    pub(super) fn follow(&mut self, cx: &Cx<'_, Tiga>, stamped: &Stamped) -> bool {
         let txn = stamped.request.txn;
         let takes_part = self.has_fast_path() && self.leading.is_none() && self.is_normal();
         let takes_part = takes_part && self.is_whole();
         if !takes_part || self.is_logged(txn) || !self.may_be_in_time(stamped) {
+            return false;
+        }
+        // The leader replaces such a stamp.
+        let most_us = self.clock_us(cx) + Span::from_ms(self.options.future_max_ms).us;
+        if stamped.stamp.us() > most_us {
             return false;
         }
         let footprint = Arc::new(stamped.footprint(&self.registry));

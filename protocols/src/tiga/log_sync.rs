@@ -132,10 +132,13 @@ impl Tiga {
     }
 
     /// Transactions arrive from their coordinator.
-    pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
+    pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
+        let node_count = self.state.replica.topology.node_count();
         match transactions::decode(&bytes) {
-            Ok(all) => self.take_transactions(cx, all.into_iter().map(Arc::new), bytes),
-            Err(_) => cx.mark("tiga.malformed_transactions"),
+            Ok(all) if transactions::are_sound(&all, node_count, Some(from)) => {
+                self.take_transactions(cx, all.into_iter().map(Arc::new), bytes);
+            }
+            _ => cx.mark("tiga.malformed_transactions"),
         }
     }
 
@@ -150,7 +153,7 @@ impl Tiga {
         let (mut is_new, mut in_time) = (false, Vec::new());
         for (index, stamped) in all.enumerate() {
             let (txn, stamp) = (stamped.request.txn, stamped.stamp);
-            if self.state.follow(&stamped) {
+            if self.state.follow(cx, &stamped) {
                 in_time.push((index, Entry { stamp, txn }));
             }
             self.state.order(cx, &stamped);
@@ -169,7 +172,10 @@ impl Tiga {
 
     /// A peer has sent transactions that were asked for. They may have been late.
     pub(super) fn on_found(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
-        let Ok(all) = transactions::decode(&bytes) else {
+        let node_count = self.state.replica.topology.node_count();
+        let all = transactions::decode(&bytes).ok();
+        let all = all.filter(|all| transactions::are_sound(all, node_count, None));
+        let Some(all) = all else {
             return cx.mark("tiga.malformed_transactions");
         };
         let mut is_new = false;

@@ -134,6 +134,8 @@ mod done;
 mod exhaustive;
 mod fast_path;
 mod fast_replies;
+#[cfg(test)]
+mod fuzz;
 pub mod hashes;
 mod knowledge;
 mod leading;
@@ -317,7 +319,7 @@ impl Tiga {
             Message::Presence(message) => {
                 presence::on_message(self, cx, from, message);
             }
-            Message::Submit { transactions } => self.on_transactions(cx, transactions),
+            Message::Submit { transactions } => self.on_transactions(cx, from, transactions),
             Message::Found { transactions } => self.on_found(cx, transactions),
             Message::FastReplies { view, replies } => {
                 self.on_fast_replies(cx, from, ViewNumber(view), &replies);

@@ -17,7 +17,7 @@ use pangea_core::ids::{NodeId, TxnId};
 use pangea_core::txn::{Certified, CodeDigest, Footprint, Program, Registry};
 
 use super::log::ViewNumber;
-use super::stamp::Stamp;
+use super::stamp::{Stamp, US_MAX};
 use crate::messages::NUMBER_MAX;
 use crate::request::{Request, has_seen_what_is_final};
 
@@ -93,6 +93,17 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Vec<Stamped>, DecodeError> {
     let count = from.count(WHAT)?;
     let all = (0..count).map(|_| next(from)).collect::<Result<_, _>>()?;
     if from.is_empty() { Ok(all) } else { Err(DecodeError::new(WHAT)) }
+}
+
+/// Whether replicas of a group of `node_count` can have sent these: each of a coordinator and with a
+/// stamp of it, and all of one if that is the sender.
+pub(super) fn are_sound(all: &[Stamped], node_count: usize, sender: Option<NodeId>) -> bool {
+    all.iter().all(|Stamped { stamp, request, .. }| {
+        let node = request.txn.node();
+        let is_issued = stamp.node() == node && !stamp.is_raised() && stamp.us() <= US_MAX;
+        let is_known = node.index() < node_count && sender.is_none_or(|sender| sender == node);
+        is_issued && is_known
+    })
 }
 
 /// The beginning of a record of transactions: the places of those that were in time in a view.

@@ -28,7 +28,7 @@ use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
 use super::quorum::Sizes;
 use super::rebuild::{Entry, Rebuilt, Report, rebuild};
-use super::stamp::Stamp;
+use super::stamp::{Stamp, US_MAX};
 use super::state::State;
 use super::views::{PeerState, View};
 use crate::replica::kind;
@@ -45,7 +45,7 @@ pub(super) struct ViewReport {
 }
 
 impl ViewReport {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_bytes(&self.suffix.encode());
         out.put_u64(self.told.to_bits());
@@ -57,7 +57,7 @@ impl ViewReport {
         out.into()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "view report";
         let from = &mut Reader::new(bytes);
         let suffix = Suffix::decode(from.bytes(WHAT)?)?;
@@ -67,8 +67,11 @@ impl ViewReport {
             Ok(Entry { stamp, txn: TxnId::from_bits(from.u64(WHAT)?) })
         };
         let count = from.count(WHAT)?;
-        let unsynced = (0..count).map(|_| entry(from)).collect::<Result<_, DecodeError>>()?;
-        match from.is_empty() {
+        let unsynced: Vec<Entry> =
+            (0..count).map(|_| entry(from)).collect::<Result<_, DecodeError>>()?;
+        let is_sound = |stamp: Stamp| stamp.us() <= US_MAX;
+        let are_sound = unsynced.iter().all(|entry| is_sound(entry.stamp)) && is_sound(told);
+        match from.is_empty() && are_sound {
             true => Ok(Self { suffix, unsynced, told }),
             false => Err(DecodeError::new(WHAT)),
         }

@@ -29,6 +29,7 @@ use super::state::State;
 use super::view_change::ViewReport;
 use super::{Tiga, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
+use crate::messages::NUMBER_MAX;
 use crate::streams::number;
 
 /// A view: what agreement decides.
@@ -255,7 +256,9 @@ impl Tiga {
             return cx.mark("tiga.agreement_too_early");
         }
         let node_count = self.state.replica.topology.node_count();
-        let is_sound = |view: &Decided| view.leader.index() < node_count && view.number > 0;
+        let is_sound = |view: &Decided| {
+            view.leader.index() < node_count && (1..=NUMBER_MAX).contains(&view.number)
+        };
         let agreement = self.state.views.driver.agreement_mut();
         if let Err(Refused(why)) = agreement.on_message(from, bytes, &is_sound) {
             cx.mark(why);
