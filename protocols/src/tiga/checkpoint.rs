@@ -110,14 +110,12 @@ impl State {
 
     fn meta(&self, log_head: LogPosition) -> Meta {
         let position = self.commit.published;
-        let done = self.done_when_published();
         let is_needed = |stamped: &&Stamped| {
-            let txn = stamped.request.txn;
-            !done.contains(txn) || self.log.place_of(txn).is_some_and(|place| place > position)
+            let place = self.log.place_of(stamped.request.txn);
+            place.is_none_or(|place| place > position)
         };
-        let is_in_time = |stamped: &&Stamped| self.fast.has_unsynced(stamped.request.txn);
         let all = self.transactions.iter().map(|stamped| &**stamped);
-        let needed: Vec<&Stamped> = all.filter(|it| is_needed(it) || is_in_time(it)).collect();
+        let needed: Vec<&Stamped> = all.filter(is_needed).collect();
         Meta {
             log_head,
             suffix: self.log.suffix(position),
@@ -130,7 +128,7 @@ impl State {
             replaced: self.replaced,
             agreement: self.views.driver.agreement().compacted_records(),
             transactions: transactions::encode(needed.into_iter()),
-            done,
+            done: self.done_when_published(),
         }
     }
 

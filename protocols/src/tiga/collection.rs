@@ -45,6 +45,8 @@ pub(super) struct Kept {
     pub decisions: u64,
     /// Whether none of its transactions is in flight, and it is stopping.
     pub is_settled: bool,
+    /// Whether it leads and adds nothing more to the log, because too few stay.
+    pub is_sealed: bool,
 }
 
 /// The sizes of the cells of the log.
@@ -110,6 +112,7 @@ impl State {
             code: self.code,
             decisions: self.views.durable_decisions(self.synced),
             is_settled: self.stop.as_ref().is_some_and(|stop| stop.is_settled),
+            is_sealed: self.has_ended(),
         }
     }
 

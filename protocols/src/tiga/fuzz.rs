@@ -113,6 +113,7 @@ fn messages() -> Vec<Vec<u8>> {
             code: 7,
             decisions: 4,
             is_settled: true,
+            is_sealed: false,
         },
         Message::FreshRequest { token: 5 },
         Message::FreshReply { token: 5, version: SnapshotVersion(300) },

@@ -118,14 +118,20 @@ impl Leading {
 impl State {
     /// Whether cells without transactions are needed.
     fn is_busy(&self, now: u64) -> bool {
-        let is_stopping = self.stop.is_some();
-        self.has_fast_path() && !is_stopping && now.saturating_sub(self.raised_at) < BUSY_US
+        let is_busy = match self.sealed_at {
+            Some(_) => !self.is_closed(),
+            None => now.saturating_sub(self.raised_at) < BUSY_US,
+        };
+        self.has_fast_path() && is_busy
     }
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         if self.leading.is_none() || self.is_logged(stamped.request.txn) {
             return;
+        }
+        if self.is_sealed() {
+            return cx.mark("tiga.sealed");
         }
         if !self.may_order(stamped) {
             return cx.mark("tiga.other_program");
@@ -148,6 +154,7 @@ impl Tiga {
         // No cell is over before a record allows its stamps. When the record is durable, this is
         // called again.
         let over = over_at(now.min(self.state.ceiling.durable.us));
+        self.state.note_seal(now);
         let is_busy = self.state.leading.is_some() && self.state.is_busy(now);
         if is_busy {
             self.state.raise_ceiling(cx, now);

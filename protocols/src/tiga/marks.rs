@@ -70,6 +70,7 @@ const OWN: &[Mark] = &[
     mark("tiga.outcome_unknown", "a transaction is in a peer's checkpoint, and was not run here"),
     mark("tiga.record_after_gap", "a restart skips cells after a checkpoint that a crash took"),
     mark("tiga.malformed_checkpoint", "a peer's checkpoint makes no sense").never(NONSENSE),
+    mark("tiga.sealed", "a leader ignores a transaction: too few replicas are there to commit it"),
     mark("tiga.other_program", "a leader ignores a transaction of another program"),
     mark("tiga.cell_refused", "a committed cell needs another program"),
     mark("tiga.rejoined", "a replica that lost its disk counts again"),

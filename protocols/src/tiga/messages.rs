@@ -97,6 +97,8 @@ messages! {
             decisions: u64 as Number,
             /// Whether none of its transactions is in flight, and it is stopping.
             is_settled: bool,
+            /// Whether it leads and adds nothing more to the log, because too few stay.
+            is_sealed: bool,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {

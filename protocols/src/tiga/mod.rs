@@ -367,6 +367,7 @@ impl Tiga {
         // It may come back with another program.
         views.told[peer.index()].kept.code = CodeDigest::default();
         views.told[peer.index()].kept.is_settled = false;
+        views.told[peer.index()].kept.is_sealed = false;
         views.told[peer.index()].is_leaving = false;
         transfer.pause(peer, cx.now.at);
         presence.forget_session(peer);

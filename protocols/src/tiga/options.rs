@@ -107,7 +107,7 @@ impl Options {
             headroom_ms: rng.u64(0..=50),
             window_ms: rng.u64(1..=500),
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
-            chunk_bytes: [64, 500, 10_000][rng.usize(..3)],
+            chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
         }
     }

@@ -73,8 +73,9 @@ impl State {
     /// result.
     pub(super) fn may_be_in_time(&self, stamped: &Stamped) -> bool {
         let leader = self.views.leader().unwrap_or(self.replica.me);
-        let of_leader = self.views.told[leader.index()].kept.code;
-        of_leader == self.code && !self.is_foreign(stamped) && self.first_foreign().is_none()
+        let leader = self.views.told[leader.index()].kept;
+        let is_open = leader.code == self.code && !leader.is_sealed;
+        is_open && !self.is_foreign(stamped) && self.first_foreign().is_none()
     }
 
     /// Why this replica can't continue, if a committed cell needs another program. If a connected

@@ -33,6 +33,7 @@ impl PeerState {
             code,
             decisions,
             is_settled,
+            is_sealed,
         } = message
         else {
             return None;
@@ -45,6 +46,7 @@ impl PeerState {
             code: CodeDigest(code),
             decisions,
             is_settled,
+            is_sealed,
         };
         let told = Self {
             view: ViewNumber(view),
@@ -95,6 +97,7 @@ impl Tiga {
                 code: kept.code.0,
                 decisions: kept.decisions,
                 is_settled: kept.is_settled,
+                is_sealed: kept.is_sealed,
             };
             self.state.replica.send(cx, peer, message);
         }

@@ -117,6 +117,10 @@ impl Tiga {
     }
 
     pub(super) fn on_fresh_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64) {
+        if !self.state.is_whole() {
+            // It may have lost what it had told.
+            return;
+        }
         // A leader with a fast path closes the cell in the end, if it has no transactions.
         self.state.raised_at = self.state.clock_us(cx);
         let version = self.state.last_told();
@@ -142,8 +146,9 @@ impl Tiga {
     fn end_request(&mut self, cx: &mut Cx<'_, Self>) {
         let majority = self.state.replica.topology.majority();
         let majority = mutate!(FreshWithoutAsking: majority => 0);
+        let own = usize::from(self.state.is_whole());
         let fresh = &mut self.state.fresh;
-        let is_enough = |it: &mut Request| it.answered.len() + 1 >= majority;
+        let is_enough = |it: &mut Request| it.answered.len() + own >= majority;
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         for read in fresh.waiting.iter_mut().filter(|read| read.is_asked) {
             read.cell.get_or_insert((request.version, cx.now.at));

@@ -13,8 +13,8 @@
 //!
 //! The replica had told that it had a part of the log durably, and that transactions had arrived in
 //! time. Both may have been counted, and its disk does not have them any more. Until it has
-//! the log of a view that began without its report, it sends no report and no fast replies, and
-//! does not tell how far its log is durable. Each such view contains all that was committed before,
+//! the log of a view that began without its report, it sends no report and no fast replies, does
+//! not tell how far its log is durable, and answers no strict reads of others. Each such view contains all that was committed before,
 //! because f + 1 others have reported. It is later than each view of which a peer knew when it
 //! answered: nobody can have counted a report of the earlier life for a view that was not known
 //! to anybody.
@@ -97,7 +97,7 @@ impl Replaced {
 impl State {
     /// Whether this replica counts in views and commits.
     pub(super) fn is_whole(&self) -> bool {
-        self.replaced.is_none()
+        mutate!(RejoinedVotes: self.replaced.is_none() => true)
     }
 
     /// Whether this replica may lead its view.
@@ -155,7 +155,7 @@ impl State {
         self.views.view = *view;
         self.ceiling.restore(*issued);
         let replaced = Some(Replaced { after: view.number, upto: *upto });
-        self.replaced = mutate!(RejoinedVotes: replaced => None);
+        self.replaced = replaced;
     }
 
     /// This replica issues nothing at or below its ceiling.
@@ -232,7 +232,8 @@ impl Tiga {
     pub(super) fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
         let state = &mut self.state;
         let Some(Replaced { after, .. }) = state.replaced else { return };
-        if state.log.view > after && state.log.is_view_durable() {
+        let has_view = state.log.view > after && state.log.is_view_durable();
+        if mutate!(RejoinedVotes: has_view => true) {
             state.replaced = None;
             cx.mark("tiga.rejoined");
             cx.rejoined();

@@ -80,6 +80,8 @@ pub(super) struct State {
     /// The code of this node's procedures.
     pub code: CodeDigest,
     pub foreign: Foreign,
+    /// Since when this leader orders nothing more, by its clock in microseconds.
+    pub sealed_at: Option<u64>,
     /// Whether a committed cell needs another program.
     pub is_refusing: bool,
     /// The sizes of the published cells.
@@ -134,6 +136,7 @@ impl State {
             replaced: None,
             code: setup.registry.code(),
             foreign: Foreign::new(),
+            sealed_at: None,
             is_refusing: false,
             sizes: Sizes::default(),
             saved: Position(0),

@@ -4,20 +4,23 @@
 //!   refuses new requests, and says that it is stopping
 //!        --> another replica leads, if enough stay
 //!        --> its own transactions are published
-//!        --> enough stay; or else all are stopping, settled, and have published the same
+//!        --> enough stay; or else the leader is sealed, and all have published the same
 //!        --> takes a checkpoint; another one if cells were published meanwhile
 //!        --> may end
 //! ```
 //!
 //! If all nodes stop, no cell may remain that was not run: the next program could not run it
-//! (`programs.rs`). So the last ones wait for each other. A node that hears nothing of the others
-//! waits for them for seconds only.
+//! (`programs.rs`). So a leader is *sealed* as soon as too few stay to commit more: it orders
+//! nothing more. With a fast path it still adds a cell after all that followers may have accepted in
+//! time. Those that are stopping wait until all have published its log. A node that hears nothing of
+//! the others waits for them for seconds only.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
+use super::cells::end_of;
 use super::state::State;
 
 /// How long a node that is stopping waits for others.
@@ -62,18 +65,58 @@ impl State {
         staying >= self.replica.topology.majority()
     }
 
-    /// Whether all connected replicas are stopping and have published the same log, and nothing is
-    /// left to be added to it.
+    /// Whether this replica, as the leader, orders nothing more: too few others are there or stay
+    /// to commit it, and those that are stopping wait for no transaction.
+    pub(super) fn is_sealed(&self) -> bool {
+        let stopping = |node: NodeId| match node == self.me() {
+            true => self.stop.map(|stop| stop.is_settled),
+            false => {
+                let told = self.views.told[node.index()];
+                told.is_leaving.then_some(told.kept.is_settled)
+            }
+        };
+        let is_here = |node: &NodeId| *node == self.me() || self.replica.is_up[node.index()];
+        let here = || self.replica.topology.node_ids().filter(is_here);
+        let staying = here().filter(|node| stopping(*node).is_none()).count();
+        let majority = self.replica.topology.majority();
+        let are_settled = || here().filter_map(stopping).all(|is_settled| is_settled);
+        here().count() < majority || staying < majority && are_settled()
+    }
+
+    /// Notes since when this leader is sealed. The shard's clock reads `now`.
+    pub(super) fn note_seal(&mut self, now: u64) {
+        let is_sealed = self.leading.is_some() && self.is_sealed();
+        self.sealed_at = is_sealed.then(|| self.sealed_at.unwrap_or(now));
+    }
+
+    /// Whether the log of a sealed leader has a cell after everything that a follower may have
+    /// accepted in time before it knew: the next leader recovers none of it.
+    pub(super) fn is_closed(&self) -> bool {
+        let future = Span::from_ms(self.options.future_max_ms);
+        let is_over = |at: u64| end_of(self.log.last_version()) > at + future.us;
+        !self.has_fast_path() || self.sealed_at.is_some_and(is_over)
+    }
+
+    /// Whether this replica is a sealed leader that adds nothing more to the log.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_idle = self.leading.as_ref().is_some_and(|leading| leading.is_idle());
+        is_idle && self.sealed_at.is_some() && self.is_closed()
+    }
+
+    /// Whether the leader adds nothing more to the log, and all connected replicas have published
+    /// all of it.
     fn is_all_published(&self) -> bool {
         let published = self.commit.published;
-        let is_idle = self.leading.as_ref().is_none_or(|leading| leading.is_idle());
-        let is_done = |peer: NodeId| {
-            let told = self.views.told[peer.index()];
-            let has_same = told.last.1 == published && told.kept.published == published;
-            told.is_leaving && told.kept.is_settled && has_same
+        let up = || self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]);
+        let told = |peer: NodeId| self.views.told[peer.index()];
+        let has_ended = match self.views.leader() {
+            Some(leader) if leader == self.me() => self.has_ended(),
+            Some(leader) => !up().any(|peer| peer == leader) || told(leader).kept.is_sealed,
+            None => true,
         };
-        let mut peers = self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]);
-        is_idle && self.incoming.is_empty() && published == self.log.last() && peers.all(is_done)
+        let has_same =
+            |peer: NodeId| told(peer).last.1 == published && told(peer).kept.published == published;
+        has_ended && self.incoming.is_empty() && published == self.log.last() && up().all(has_same)
     }
 
     /// Whether this replica waits for nobody. `is_late` is whether it has waited for long enough.

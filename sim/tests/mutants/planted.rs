@@ -405,6 +405,7 @@ impl Under {
                     Profile::Mute => tiga_drawn::mute(settings.seed, "list-append"),
                     Profile::Away => tiga_drawn::away(settings.seed, "list-append"),
                     Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
+                    Profile::Upgraded => tiga_drawn::upgraded(settings.seed),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

@@ -45,7 +45,7 @@ pub fn mute(seed: u64, workload: &str) -> (Settings, Options) {
 fn low(dice: &mut fastrand::Rng, options: Options) -> Options {
     Options {
         checkpoint_bytes: [4_096, 20_000][dice.usize(..2)],
-        chunk_bytes: [64, 500][dice.usize(..2)],
+        chunk_bytes: [500, 5_000][dice.usize(..2)],
         behind_bytes: [4_096, 20_000][dice.usize(..2)],
         ..options
     }
@@ -159,5 +159,9 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     let options = if dice.bool() { Options::default() } else { Tiga::drawn_options(dice) };
     let is_low = options == Options::default() && dice.bool();
     let options = if is_low { low(dice, options) } else { options };
+    // More chunks would take too long for a run.
+    let is_large = ["tpcc", "ycsb-a"].contains(&workload);
+    let chunk_bytes = options.chunk_bytes.max(if is_large { 5_000 } else { 500 });
+    let options = Options { chunk_bytes, ..options };
     (settings, options)
 }
