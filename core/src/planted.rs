@@ -280,8 +280,10 @@ bugs! {
         "A shard runs and publishes cells before the logs of the other shards are committed.";
     ReceivedForgotten, "received-forgotten",
         "A restarted node has not got the rows that other shards had sent it.";
-    ProposedUnprepared, "proposed-unprepared",
-        "The log of a view is decided before enough replicas have its transactions.";
+    RunTwice, "run-twice",
+        "A checkpoint forgets which transactions a coordinator may send again.";
+    RejoinedVotes, "rejoined-votes",
+        "A replaced node counts in views and commits at once.";
 }
 
 impl fmt::Display for Bug {

@@ -213,7 +213,7 @@ impl fmt::Display for CodeDigest {
 }
 
 /// The procedures of a node, by name and number, and their adders. The same on every node.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Registry {
     /// Ordered by name.
     by_name: Vec<Arc<dyn Procedure>>,
@@ -221,6 +221,14 @@ pub struct Registry {
     by_id: Vec<(ProcedureId, usize)>,
     /// The adders, ordered by number.
     adders: Vec<(AdderId, Arc<dyn Adder>)>,
+    code: CodeDigest,
+}
+
+impl Default for Registry {
+    /// Without procedures.
+    fn default() -> Self {
+        Self::new([])
+    }
 }
 
 impl ProcedureId {
@@ -257,7 +265,8 @@ impl Registry {
             assert!(id != other, "rename procedure {a:?} or {b:?}: both have the number {id}");
         }
         let adders = adders_of(&by_name);
-        Self { by_name, by_id, adders }
+        let code = code_of(&by_name, &adders);
+        Self { by_name, by_id, adders, code }
     }
 
     /// The number of the procedure with this name.
@@ -281,28 +290,33 @@ impl Registry {
     /// A digest of the procedures and adders: registries with the same digest run a program with
     /// the same result.
     pub fn code(&self) -> CodeDigest {
-        // No name contains this byte, so different procedures never give the same bytes.
-        const END: u8 = 0xff;
-        let mut hasher = Xxh3::new();
-        hasher.update(&CODE_VERSION.to_le_bytes());
-        for procedure in &self.by_name {
-            hasher.update(procedure.name().as_bytes());
-            hasher.update(&[END]);
-            hasher.update(&procedure.version().to_le_bytes());
-        }
-        for (_, adder) in &self.adders {
-            hasher.update(&[END]);
-            hasher.update(adder.name().as_bytes());
-            hasher.update(&[END]);
-            hasher.update(&adder.version().to_le_bytes());
-        }
-        CodeDigest(hasher.digest())
+        self.code
     }
 
     /// The names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.iter().map(|procedure| procedure.name())
     }
+}
+
+/// See [`Registry::code`].
+fn code_of(by_name: &[Arc<dyn Procedure>], adders: &[(AdderId, Arc<dyn Adder>)]) -> CodeDigest {
+    // No name contains this byte, so different procedures never give the same bytes.
+    const END: u8 = 0xff;
+    let mut hasher = Xxh3::new();
+    hasher.update(&CODE_VERSION.to_le_bytes());
+    for procedure in by_name {
+        hasher.update(procedure.name().as_bytes());
+        hasher.update(&[END]);
+        hasher.update(&procedure.version().to_le_bytes());
+    }
+    for (_, adder) in adders {
+        hasher.update(&[END]);
+        hasher.update(adder.name().as_bytes());
+        hasher.update(&[END]);
+        hasher.update(&adder.version().to_le_bytes());
+    }
+    CodeDigest(hasher.digest())
 }
 
 /// The adders that procedures name, each once, ordered by number.

@@ -17,7 +17,9 @@ use pangea_core::ids::LogPosition;
 use pangea_core::protocol::Cx;
 
 use super::Tiga;
+use super::stamp::US_MAX;
 use super::state::State;
+use crate::messages::NUMBER_MAX;
 use crate::replica::kind;
 
 /// The time for which a record is enough, in microseconds.
@@ -45,7 +47,7 @@ pub(super) struct Ceiling {
 }
 
 impl Limit {
-    fn encode(self) -> Bytes {
+    pub(super) fn encode(self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64(self.us);
         out.put_u64(self.sequence);
@@ -59,6 +61,13 @@ impl Limit {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         Ok(Self { us: from.u64("ceiling")?, sequence: from.u64("ceiling")? })
+    }
+}
+
+impl Limit {
+    /// Whether a replica can have issued this.
+    pub(super) fn is_sound(self) -> bool {
+        self.us <= US_MAX && self.sequence <= NUMBER_MAX
     }
 }
 

@@ -13,11 +13,13 @@
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 
-use super::stamp::Stamp;
-use crate::messages::NUMBER_MAX;
+use super::stamp::{Stamp, US_MAX};
 
 /// The length of a cell in microseconds.
 pub const CELL_US: u64 = 1_000;
+
+/// No message has a cell after this one.
+const VERSION_MAX: u64 = US_MAX / CELL_US;
 
 /// The cell of a stamp.
 pub fn cell_of(stamp: Stamp) -> SnapshotVersion {
@@ -71,7 +73,7 @@ impl Cell {
     fn is_sound(&self) -> bool {
         let is_own = |(_, stamp): &(TxnId, Stamp)| cell_of(*stamp) == self.version;
         let stamps = self.txns.iter().map(|(_, stamp)| stamp);
-        let is_number = (1..=NUMBER_MAX).contains(&self.version.0);
+        let is_number = (1..=VERSION_MAX).contains(&self.version.0);
         is_number && self.txns.iter().all(is_own) && stamps.is_sorted_by(|a, b| a < b)
     }
 }
@@ -141,6 +143,9 @@ mod tests {
         assert!(decode(&[cell(2, &[1_700, 1_200])]).is_err(), "stamps");
         assert!(decode(&[cell(2, &[2_000])]).is_err(), "a stamp of the next cell");
         assert!(decode(&[cell(0, &[])]).is_err(), "no version");
-        assert!(decode(&[cell(NUMBER_MAX + 1, &[])]).is_err(), "no such version");
+        assert!(decode(&[cell(VERSION_MAX, &[])]).is_ok(), "the last version");
+        assert!(decode(&[cell(VERSION_MAX + 1, &[])]).is_err(), "no such version");
+        let last = last_of(SnapshotVersion(VERSION_MAX));
+        assert_eq!(last.us(), US_MAX / CELL_US * CELL_US - 1);
     }
 }

@@ -98,6 +98,11 @@ impl Commit {
         closed.max(log.version_at(self.committed))
     }
 
+    /// A replica has lost its disk.
+    pub(super) fn forget_synced(&mut self, node: NodeId) {
+        self.synced[node.index()] = Default::default();
+    }
+
     /// The last view and position that a replica has told.
     pub(super) fn last_synced_of(&self, node: NodeId) -> (ViewNumber, Position) {
         self.synced[node.index()]
@@ -150,6 +155,7 @@ impl Tiga {
             let version = self.state.log.version_at(next);
             cx.store.publish(version);
             self.state.commit.published = next;
+            self.compare_digests(cx, version);
             let me = self.state.node;
             let txns = self.state.log.cell(next).txns.iter().map(|(txn, _)| *txn);
             let own: Vec<TxnId> = txns.filter(|txn| txn.node() == me).collect();
@@ -177,6 +183,9 @@ impl Tiga {
                 return false;
             }
             let next = Position(self.state.commit.executed.0 + 1);
+            if !self.state.may_run(next) {
+                return false;
+            }
             self.run_cell(cx, next);
             self.state.commit.executed = next;
             self.reply_run(cx, next);

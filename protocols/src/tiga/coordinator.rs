@@ -14,7 +14,7 @@
 //! A coordinator has a copy of the data, too. It answers when the log up to the transaction is
 //! committed and has been run here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::exec::ordered::ShardOutcome;
@@ -32,7 +32,7 @@ use super::quorum::{Replies, Sizes};
 use super::stamp::{Issuer, Role, Stamp};
 use super::state::State;
 use super::transactions::{self, Stamped};
-use crate::inputs::{IN_FLIGHT_MAX, stopping, too_many_in_flight};
+use crate::inputs::{not_rejoined, refuses_clients, stopping, too_many_in_flight};
 use crate::request::{Request, check_program};
 
 /// The transactions of this replica's clients.
@@ -41,6 +41,8 @@ pub(super) struct Coordinator {
     pub next_sequence: u64,
     pub issuer: Issuer,
     pub in_flight: BTreeMap<TxnId, InFlight>,
+    /// Those of which clients were told on the fast path, and that are not published here.
+    pub unsettled: BTreeSet<TxnId>,
     /// Those of this step, which are sent at its end.
     pub unsent: Vec<Arc<Stamped>>,
 }
@@ -68,6 +70,7 @@ impl Coordinator {
             next_sequence: 1,
             issuer: Issuer::new(me, Role::Coordinator, Stamp::ZERO),
             in_flight: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
             unsent: Vec::new(),
         }
     }
@@ -118,7 +121,7 @@ impl Tiga {
         let stamp = coordinator.issuer.issue(now + delay);
         cx.named(ticket, txn.sequence());
         let request = Request { txn, program, footprint, shards, origin: None };
-        let stamped = Arc::new(Stamped { stamp, request });
+        let stamped = Arc::new(Stamped { stamp, code: self.state.code, request });
         coordinator.unsent.push(stamped.clone());
         let sent_at = cx.now.at;
         let (result, outcome) = (None, None);
@@ -130,8 +133,14 @@ impl Tiga {
         if self.state.stop.is_some() {
             return Some(stopping());
         }
+        if self.state.rejoining().is_some() {
+            return Some(not_rejoined());
+        }
+        if let Some(why) = self.state.refused() {
+            return Some(refuses_clients(why));
+        }
         let looked_up = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
-        if self.state.coordinator.in_flight.len() + looked_up >= IN_FLIGHT_MAX {
+        if self.state.coordinator.is_full(looked_up) {
             cx.mark("tiga.too_many_in_flight");
             return Some(too_many_in_flight(None, &self.state.replica.topology));
         }
@@ -308,6 +317,7 @@ impl Tiga {
         own: &[TxnId],
     ) {
         for txn in own {
+            self.state.coordinator.unsettled.remove(txn);
             let in_flight = self.state.coordinator.in_flight.get_mut(txn);
             // One that was answered on the fast path is in flight no more.
             if let Some(result) = in_flight.map(|it| it.result.take().expect("the cell was run")) {

@@ -83,6 +83,12 @@ impl FastPath {
         self.queue.pending().next().map(|(version, _)| version.into())
     }
 
+    /// The stamp at or below which nothing arrives in time after a restart.
+    pub(super) fn told_at_most(&self) -> Stamp {
+        let last = self.unsynced.values().map(|(stamp, _)| *stamp).max();
+        self.told.max(last.unwrap_or_default())
+    }
+
     /// The transactions that have arrived in time and are not in the log.
     pub(super) fn unsynced(&self) -> Vec<Entry> {
         let entries =
@@ -90,6 +96,11 @@ impl FastPath {
         let mut entries: Vec<Entry> = entries.collect();
         entries.sort_unstable();
         entries
+    }
+
+    /// Whether a transaction has arrived in time and is not in the log.
+    pub(super) fn has_unsynced(&self, txn: TxnId) -> bool {
+        self.unsynced.contains_key(&txn)
     }
 
     /// Restores an acceptance after a restart: nothing is in time before it any more.
@@ -164,21 +175,45 @@ impl State {
         }
         // The entries of the log that a prefix can contain.
         let since = last_of(self.log.last_version()).before(self.options.kept());
-        self.fast.hashes.forget(since);
+        let base = self.log.base();
         let mut first = self.log.last();
-        while first > Position(0) && last_of(self.log.version_at(first)) > since {
+        while first > base && last_of(self.log.version_at(first)) > since {
             first = Position(first.0 - 1);
         }
+        // There is no hash of what is before the log.
+        self.fast.hashes.forget(since.max(last_of(self.log.version_at(base))));
         let cells = self.log.suffix(first).cells;
         self.follow_cells(&cells);
     }
 
+    /// Continues in a view after the log has been read, or has moved to a checkpoint: these have
+    /// arrived in time and are not in the log. Nothing more is in time before what this replica may
+    /// have replied to.
+    pub(super) fn continue_fast_path(&mut self, told: Stamp, in_time: Vec<Entry>) {
+        let last = in_time.iter().map(|entry| entry.stamp).max().unwrap_or_default();
+        self.start_fast_path(last_of(self.log.last_version()).max(told).max(last));
+        let before = last_of(self.log.version_at(self.log.base()));
+        for Entry { stamp, txn } in in_time {
+            // What is at or below the base, and not in a cell up to there, came too late.
+            if stamp > before && !self.log.contains(txn) && self.has_fast_path() {
+                let footprint = self.footprint_of(txn);
+                self.fast.restore(Entry { stamp, txn }, footprint);
+            }
+        }
+    }
+
     /// §3.2: a transaction arrives at a follower. Returns whether it is in time, which the log must
     /// say before the follower replies.
-    pub(super) fn follow(&mut self, stamped: &Stamped) -> bool {
+    pub(super) fn follow(&mut self, cx: &Cx<'_, Tiga>, stamped: &Stamped) -> bool {
         let txn = stamped.request.txn;
         let takes_part = self.has_fast_path() && self.leading.is_none() && self.is_normal();
-        if !takes_part || self.log.contains(txn) {
+        let takes_part = takes_part && self.is_whole();
+        if !takes_part || self.is_logged(txn) || !self.may_be_in_time(stamped) {
+            return false;
+        }
+        // The leader replaces such a stamp.
+        let most_us = self.clock_us(cx) + Span::from_ms(self.options.future_max_ms).us;
+        if stamped.stamp.us() > most_us {
             return false;
         }
         let footprint = Arc::new(stamped.footprint(&self.registry));
@@ -238,7 +273,9 @@ impl Tiga {
         if next.us() > now {
             return cx.set_timer(Timer::Release, Span::from_us(next.us() - now));
         }
-        let synced = last_of(state.log.version_at(state.log.durable()));
+        // What is before the log is committed.
+        let synced = state.log.durable().max(state.log.base());
+        let synced = last_of(state.log.version_at(synced));
         state.fast.hashes.raise_synced(synced);
         loop {
             let heads = state.fast.queue.heads().take_while(|(version, _)| *version <= clock);

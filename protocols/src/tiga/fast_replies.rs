@@ -36,7 +36,7 @@ pub(super) struct Reply {
 }
 
 /// Encodes fast replies. [`decode_replies`] is the inverse.
-fn encode_replies(replies: &[Reply]) -> Bytes {
+pub(super) fn encode_replies(replies: &[Reply]) -> Bytes {
     let mut out = Vec::new();
     out.put_varint(replies.len() as u64);
     for Reply { txn, stamp, prefix, result } in replies {
@@ -53,7 +53,7 @@ fn encode_replies(replies: &[Reply]) -> Bytes {
     out.into()
 }
 
-fn decode_replies(bytes: &[u8]) -> Result<Vec<Reply>, DecodeError> {
+pub(super) fn decode_replies(bytes: &[u8]) -> Result<Vec<Reply>, DecodeError> {
     const WHAT: &str = "fast replies";
     let from = &mut Reader::new(bytes);
     let next = |from: &mut Reader<'_>| {
@@ -170,6 +170,7 @@ impl Tiga {
         self.state.told_version = version.max(self.state.told_version);
         let result = replies.result().cloned().expect("the leader has replied");
         self.state.counters.txns_fast += 1;
+        self.state.coordinator.unsettled.insert(txn);
         self.answer(cx, txn, version, result);
     }
 }

@@ -7,9 +7,11 @@ use pangea_core::protocol::Cx;
 
 use super::Tiga;
 use super::log::{Position, ViewNumber};
+use super::rejoin::Known;
 use super::state::State;
+use super::views::PeerState;
 use crate::agreement::{Term, lost_promises};
-use crate::presence::{self, Memory, Presence};
+use crate::presence::{self, Presence};
 use crate::replica::Replica;
 use crate::streams::{lost_log, number};
 
@@ -19,19 +21,6 @@ pub struct Evidence {
     synced: (ViewNumber, Position),
     /// The term of agreement that it has promised to follow.
     promise: Term,
-}
-
-/// What peers know of a replica that lost its disk. Such a replica can't be replaced yet.
-pub struct Known;
-
-impl Memory for Known {
-    fn decode(_: &[u8], _: usize) -> Result<Self, DecodeError> {
-        Err(DecodeError::new("recollection"))
-    }
-
-    fn is_whole(&self) -> bool {
-        false
-    }
 }
 
 impl presence::Owner for Tiga {
@@ -47,11 +36,7 @@ impl presence::Owner for Tiga {
         let mut out = Vec::new();
         out.put_varint(view.0);
         out.put_varint(upto.0);
-        let promise = match self.state.does_decide(self.state.node) {
-            true => self.state.views.driver.agreement().promise_of(peer),
-            false => Term::default(),
-        };
-        promise.encode(&mut out);
+        self.state.views.driver.agreement().promise_of(peer).encode(&mut out);
         out.into()
     }
 
@@ -70,7 +55,7 @@ impl presence::Owner for Tiga {
     fn note_evidence(&mut self, _: NodeId, _: &Evidence) {}
 
     fn lost(&self, from: NodeId, known: &Evidence) -> Option<String> {
-        if known.synced > (self.state.log.view, self.state.log.last()) {
+        if known.synced > self.state.log.had() {
             let ((view, upto), node) = (known.synced, self.state.replica.node(from).0);
             return Some(lost_log(&format!(
                 "node {node} knows that this node had its log up to cell {} of view {}, but the \
@@ -78,14 +63,17 @@ impl presence::Owner for Tiga {
                 upto.0, view.0
             )));
         }
-        let decides = self.state.does_decide(self.state.node);
-        let has_lost = decides && known.promise > self.state.views.driver.agreement().term();
+        let has_lost = known.promise > self.state.views.driver.agreement().term();
         has_lost.then(|| lost_promises(from))
     }
 
     fn repeat_messages(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
-            self.state.views.driver.agreement_mut().on_peer_up(peer);
+        let State { presence, views, transfer, replica, .. } = &mut self.state;
+        if presence.is_ready {
+            views.driver.agreement_mut().on_peer_up(peer);
+        }
+        if transfer.resume(cx, replica, peer) {
+            self.retry_transfer(cx);
         }
         self.send_progress(cx);
         self.tell_synced(cx);
@@ -95,19 +83,23 @@ impl presence::Owner for Tiga {
     }
 
     fn is_catching_up(&self) -> bool {
-        false
+        !self.state.is_whole()
     }
 
     fn end_earlier_life(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId, log_identity: u64) {
-        let State { presence, replica, .. } = &mut self.state;
+        let State { presence, replica, commit, transfer, views, .. } = &mut self.state;
         presence.note_log_identity(cx, replica, peer, log_identity);
+        commit.forget_synced(peer);
+        transfer.stop(peer);
+        views.reports.remove(&peer);
+        views.told[replica.node(peer).index()] = PeerState::default();
     }
 
-    fn memory_of(&self, _: NodeId, _: bool) -> Bytes {
-        Bytes::new()
+    fn memory_of(&self, peer: NodeId, is_whole: bool) -> Bytes {
+        self.state.known_of(peer, is_whole).encode()
     }
 
-    fn end_asking(&mut self, _: &mut Cx<'_, Self>, _: Vec<(NodeId, Known)>) {
-        unreachable!("a node without its log is not replaced");
+    fn end_asking(&mut self, cx: &mut Cx<'_, Self>, all: Vec<(NodeId, Known)>) {
+        self.continue_from(cx, all);
     }
 }

@@ -125,6 +125,16 @@ impl Leading {
         self.released.iter().find(|(_, released)| **released == txn).map(|(stamp, _)| *stamp)
     }
 
+    /// Whether a transaction waits for the end of its cell.
+    pub(super) fn has_pending(&self, txn: TxnId) -> bool {
+        self.leader.stamp_of(txn).is_some() || self.released_at(txn).is_some()
+    }
+
+    /// Whether no transaction waits for the end of its cell.
+    pub(super) fn is_idle(&self) -> bool {
+        self.next_cell().is_none()
+    }
+
     /// The first cell with a transaction that is not in the log.
     pub(super) fn next_cell(&self) -> Option<SnapshotVersion> {
         let pending = self.leader.queue().pending().next();
@@ -221,14 +231,24 @@ struct Accepting<'a> {
 impl State {
     /// Whether cells without transactions are needed.
     fn is_busy(&self, now: u64) -> bool {
-        self.has_fast_path() && now.saturating_sub(self.raised_at) < BUSY_US
+        let is_busy = match self.sealed_at {
+            Some(_) => !self.is_closed(),
+            None => now.saturating_sub(self.raised_at) < BUSY_US,
+        };
+        self.has_fast_path() && is_busy
     }
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         let of_here = stamped.concerns(self.shard);
-        if self.leading.is_none() || self.log.contains(stamped.request.txn) || !of_here {
+        if self.leading.is_none() || self.is_logged(stamped.request.txn) || !of_here {
             return;
+        }
+        if self.is_sealed() {
+            return cx.mark("tiga.sealed");
+        }
+        if !self.may_order(stamped) {
+            return cx.mark("tiga.other_program");
         }
         let now = self.clock_us(cx);
         self.raise_ceiling(cx, now);
@@ -254,6 +274,7 @@ impl Tiga {
         // No cell is over before a record allows its stamps. When the record is durable, this is
         // called again.
         let over = over_at(now.min(self.state.ceiling.durable.us));
+        self.state.note_seal(now);
         let is_busy = self.state.leading.is_some() && self.state.is_busy(now);
         if is_busy {
             self.state.raise_ceiling(cx, now);

@@ -30,6 +30,12 @@ use super::state::State;
 use super::transactions::{self, Stamped};
 use crate::replica::kind;
 
+/// The maximum number of transactions that are asked for at a time, the first ones first.
+const FETCH_MAX: usize = 10_000;
+
+/// The approximate size of the transactions that are sent at a time.
+const FOUND_BYTES_MAX: usize = 4 << 20;
+
 /// Why a replica waits for all transactions of a log at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -75,8 +81,20 @@ impl Incoming {
     }
 
     /// The transactions that are needed.
-    fn txns(&self) -> impl Iterator<Item = TxnId> {
+    pub(super) fn txns(&self) -> impl Iterator<Item = TxnId> {
         entries_of(&self.suffix.cells).map(|entry| entry.txn).chain(self.others.iter().copied())
+    }
+
+    /// A checkpoint has the cells up to a position.
+    pub(super) fn skip_to(&mut self, position: Position) {
+        let Suffix { after, cells, .. } = &mut self.suffix;
+        let skipped = (position.0.saturating_sub(after.0) as usize).min(cells.len());
+        cells.drain(..skipped);
+        *after = position.max(Position(after.0 + skipped as u64));
+        self.start = self.start.map(|(count, why)| (count.saturating_sub(skipped), why));
+        if self.is_empty() {
+            self.clear();
+        }
     }
 
     /// Takes the first cells.
@@ -107,8 +125,9 @@ impl Tiga {
     /// Appends cells to the log, or replaces its end, and persists that.
     pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
         let State { replica, log, .. } = &mut self.state;
-        let position = replica.persist(cx, &kind::CELLS, suffix.encode());
+        let (position, after) = (replica.persist(cx, &kind::CELLS, suffix.encode()), suffix.after);
         log.replace(suffix, position);
+        self.state.note_foreign(after);
         self.state.follow_log(cx);
         mutate!(SyncedBeforeFsync: () => self.claim_durable(cx));
     }
@@ -122,10 +141,13 @@ impl Tiga {
     }
 
     /// Transactions arrive from their coordinator.
-    pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
+    pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
+        let node_count = self.state.replica.topology.node_count();
         match transactions::decode(&bytes) {
-            Ok(all) => self.take_transactions(cx, all.into_iter().map(Arc::new), bytes),
-            Err(_) => cx.mark("tiga.malformed_transactions"),
+            Ok(all) if transactions::are_sound(&all, node_count, Some(from)) => {
+                self.take_transactions(cx, all.into_iter().map(Arc::new), bytes);
+            }
+            _ => cx.mark("tiga.malformed_transactions"),
         }
     }
 
@@ -140,7 +162,7 @@ impl Tiga {
         let (mut is_new, mut in_time) = (false, Vec::new());
         for (index, stamped) in all.enumerate() {
             let (txn, stamp) = (stamped.request.txn, stamped.stamp);
-            if self.state.follow(&stamped) {
+            if self.state.follow(cx, &stamped) {
                 in_time.push((index, Entry { stamp, txn }));
             }
             self.state.order(cx, &stamped);
@@ -160,7 +182,10 @@ impl Tiga {
 
     /// A peer has sent transactions that were asked for. They may have been late.
     pub(super) fn on_found(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
-        let Ok(all) = transactions::decode(&bytes) else {
+        let node_count = self.state.replica.topology.node_count();
+        let all = transactions::decode(&bytes).ok();
+        let all = all.filter(|all| transactions::are_sound(all, node_count, None));
+        let Some(all) = all else {
             return cx.mark("tiga.malformed_transactions");
         };
         let (mut is_new, mut found) = (false, Vec::new());
@@ -256,7 +281,8 @@ impl Tiga {
         }
         cx.mark("tiga.fetch");
         self.state.incoming.since = Some(cx.now.at);
-        let missing: Vec<u64> = self.state.missing().iter().map(|txn| txn.to_bits()).collect();
+        let missing = self.state.missing().into_iter().take(FETCH_MAX);
+        let missing: Vec<u64> = missing.map(|txn| txn.to_bits()).collect();
         // A leader of a new view has the log of a follower, so anybody may have them. So may nodes
         // of other shards, if they are in a log because of them.
         for node in self.state.cluster.peers_of(self.state.node) {
@@ -265,9 +291,18 @@ impl Tiga {
     }
 
     pub(super) fn on_fetch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, txns: &[u64]) {
-        let wanted: BTreeSet<TxnId> = txns.iter().copied().map(TxnId::from_bits).collect();
-        let found = wanted.into_iter().filter_map(|txn| self.state.transactions.get(txn));
-        let found: Vec<_> = found.cloned().collect();
+        let mut seen = BTreeSet::new();
+        let wanted = txns.iter().copied().map(TxnId::from_bits);
+        let found = wanted
+            .filter(|txn| seen.insert(*txn))
+            .filter_map(|txn| self.state.transactions.get(txn));
+        let mut bytes = 0;
+        let is_room = |stamped: &&Arc<Stamped>| {
+            let had_room = bytes < FOUND_BYTES_MAX;
+            bytes += stamped.request.weight();
+            had_room
+        };
+        let found: Vec<_> = found.take_while(is_room).cloned().collect();
         if !found.is_empty() {
             let transactions = transactions::encode(found.iter().map(|stamped| &**stamped));
             cx.send(from, Message::Found { transactions });
@@ -290,6 +325,11 @@ impl Tiga {
                 continue;
             }
             let after = sent.0;
+            if after < log.base() {
+                // It takes a checkpoint, and tells then where it goes on.
+                leading.sent[peer.index()] = None;
+                continue;
+            }
             let suffix = match encoded.take_if(|(same, _)| *same == after) {
                 Some((_, suffix)) => suffix,
                 None => log.suffix(after).encode(),
@@ -314,7 +354,7 @@ impl Tiga {
     pub(super) fn tell_synced(&mut self, cx: &mut Cx<'_, Self>) {
         let (view, upto) = (self.state.log.view, self.state.log.durable());
         // A replica that has promised to follow another view takes part in no earlier one.
-        if !self.state.is_normal() || upto == Position(0) {
+        if !self.state.is_normal() || upto == Position(0) || !self.state.is_whole() {
             return;
         }
         let me = self.state.replica.me;

@@ -3,16 +3,27 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, presence};
+use crate::{agreement, checkpoints, digests, presence, transfer};
 
 /// All marks of a replica.
-pub(super) const ALL: &[Mark] = &all_of::<COUNT>(&[PRESENCE, AGREEMENT, OWN], &[]);
+pub(super) const ALL: &[Mark] = &all_of::<COUNT>(&ALL_LISTS, &[]);
+
+const ALL_LISTS: [&[Mark]; 6] =
+    [PRESENCE, AGREEMENT, TRANSFER, checkpoints::MARKS, digests::MARKS, OWN];
 
 const PRESENCE: &[Mark] = presence::marks::ALL;
 const AGREEMENT: &[Mark] = agreement::marks::ALL;
+const TRANSFER: &[Mark] = transfer::marks::ALL;
 
 /// The number of marks.
-const COUNT: usize = PRESENCE.len() + AGREEMENT.len() + OWN.len();
+const COUNT: usize = {
+    let (mut count, mut list) = (0, 0);
+    while list < ALL_LISTS.len() {
+        count += ALL_LISTS[list].len();
+        list += 1;
+    }
+    count
+};
 
 /// All marks of Tiga itself, in the order of the phases.
 const OWN: &[Mark] = &[
@@ -77,6 +88,17 @@ const OWN: &[Mark] = &[
     mark("tiga.leads", "a replica begins to lead"),
     mark("tiga.deposed", "a replica leads no more"),
     mark("tiga.retreated", "what a leader has run ahead is taken back"),
+    // Checkpoints.
+    mark("tiga.checkpoint_of_no_use", "a peer's checkpoint arrives that is not needed any more")
+        .rare("what is missing arrives during a transfer"),
+    mark("tiga.checkpoint_installed", "a peer's checkpoint is installed"),
+    mark("tiga.outcome_unknown", "a transaction is in a peer's checkpoint, and was not run here"),
+    mark("tiga.record_after_gap", "a restart skips cells after a checkpoint that a crash took"),
+    mark("tiga.malformed_checkpoint", "a peer's checkpoint makes no sense").never(NONSENSE),
+    mark("tiga.sealed", "a leader ignores a transaction: too few replicas are there to commit it"),
+    mark("tiga.other_program", "a leader ignores a transaction of another program"),
+    mark("tiga.cell_refused", "a committed cell needs another program"),
+    mark("tiga.rejoined", "a replica that lost its disk counts again"),
     // Reads and stops.
     mark("tiga.strict_read", "a strict read arrives"),
     mark("tiga.strict_read_asks_again", "a strict read asks the others again"),

@@ -4,14 +4,16 @@ use bytes::Bytes;
 use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 
+use crate::digests::EpochDigest;
 use crate::messages::{Number, Random, Varint, messages};
-use crate::presence;
+use crate::{presence, transfer};
 
 messages! {
     /// A message between two replicas.
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message
     wraps Presence(presence::Message), "Between replicas, about their log identities."
+    wraps Transfer(transfer::Message), "Between replicas, about a checkpoint transfer."
     {
         /// §3.1: transactions with the stamps of their coordinator, which is the sender. Sent to
         /// all replicas. The receiver persists them. The leader orders them.
@@ -83,9 +85,26 @@ messages! {
             /// Whether it is stopping.
             is_leaving: bool,
             /// With several shards: it needs nothing more from others for cells up to this one.
-            kept: u64 as Number,
+            received: u64 as Number,
             /// How long messages of the receiver took, by both clocks, as `delays.rs` encodes it.
             delay: u64 as Varint,
+            /// The position before the first cell that it can send.
+            first: u64 as Number,
+            /// The last position that readers see there.
+            published: u64 as Number,
+            /// The number below which its own transactions are over.
+            done_below: u64 as Number,
+            /// One more than a view, if the sender lost its disk and does not count before it has
+            /// the log of a later one; else 0.
+            replaced: u64 as Number,
+            /// The code of its procedures.
+            code: u64 as Random,
+            /// The number of decisions about views that survive its restart.
+            decisions: u64 as Number,
+            /// Whether none of its transactions is in flight, and it is stopping.
+            is_settled: bool,
+            /// Whether it leads and adds nothing more to the log, because too few stay.
+            is_sealed: bool,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {
@@ -190,6 +209,12 @@ messages! {
             /// The rows found.
             rows: LookupRows,
         } bulk "message_other";
+        /// Digests of published cells. The receiver compares them with its own
+        /// ([`crate::digests`]).
+        88 => Digests {
+            /// The digests, in the order of their versions.
+            digests: Vec<EpochDigest>,
+        } sized "message_other", malformed "digests.malformed";
     }
     kinds &["message_batch", "message_log", "message_ack", "message_agreement", "message_other"];
 }

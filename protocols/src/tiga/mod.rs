@@ -28,8 +28,8 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! It is not in the list of protocols yet: it takes no checkpoints, and a lost disk can't be
-//! replaced. Several shards have the order with watermarks, and no fast path.
+//! The state machine is not in the list of protocols yet. Several shards have the order with
+//! watermarks, and no fast path and no checkpoints.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -51,9 +51,14 @@
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
 //! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
+//! | nodes of two programs | | `programs.rs` | Progress | whether a cell may be run |
+//! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | what a replica had issued and promised |
 //! | strict reads | | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
 //! | restart | §4 | `recovery.rs` | | the log, and what was promised |
-//! | stop | | `stop.rs` | | that another replica leads |
+//! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
+//! | collection | | `collection.rs`, `done.rs` | Progress | that no peer needs it |
+//! | digests | | `digests.rs` | Digests | that replicas are equal |
+//! | stop | | `stop.rs` | Progress | that another replica leads, or that nothing is left |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
 //!
@@ -122,13 +127,18 @@
 
 mod ceiling;
 pub mod cells;
+mod checkpoint;
+mod collection;
 mod commit;
 mod coordinator;
 mod delays;
+mod done;
 #[cfg(test)]
 mod exhaustive;
 mod fast_path;
 mod fast_replies;
+#[cfg(test)]
+mod fuzz;
 pub mod hashes;
 mod knowledge;
 mod leading;
@@ -140,11 +150,13 @@ mod notices;
 mod options;
 pub mod order;
 mod placement;
+mod programs;
 mod progress;
 pub mod quorum;
 mod reads;
 pub mod rebuild;
 mod recovery;
+mod rejoin;
 mod shards;
 pub mod stamp;
 mod state;
@@ -156,17 +168,18 @@ mod view_change;
 mod views;
 pub mod watermarks;
 
-use pangea_core::guarantee::Guarantee;
+use pangea_core::guarantee::{Guarantee, TortureSetting};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::txn::CodeDigest;
 
 use crate::presence::{self, RejoinTimer};
-use knowledge::Known;
 use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Path};
+use rejoin::Known;
 use state::State;
-use views::{PeerState, View};
+use views::View;
 
 /// A replica.
 pub struct Tiga {
@@ -184,6 +197,8 @@ pub enum Timer {
     Progress,
     /// The replica repeats its `Rejoin` requests to its peers.
     Rejoin,
+    /// A checkpoint may be tried again.
+    Checkpoint,
 }
 
 impl From<RejoinTimer> for Timer {
@@ -200,7 +215,9 @@ impl Protocol for Tiga {
     const NAME: &'static str = "tiga";
     const NEEDS_CLOCKS: bool = true;
     const PARTITIONED: bool = true;
+    const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
 
     type Message = Message;
     type Timer = Timer;
@@ -212,6 +229,10 @@ impl Protocol for Tiga {
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
+    }
+
+    fn scaled_down_options() -> Options {
+        Options::scaled_down()
     }
 
     fn new(setup: Setup<Self>) -> Self {
@@ -233,9 +254,9 @@ impl Protocol for Tiga {
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Stop => self.on_stop(cx),
-            Input::Checkpointed(_) | Input::CheckpointFailed(_) => {
-                unreachable!("Tiga takes no checkpoints yet")
-            }
+            Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
+            Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+            Input::CheckpointFailed(version) => self.on_checkpoint_failed(cx, version),
             Input::Prefetched { .. } => unreachable!("Tiga fetches no rows"),
         }
         self.settle_agreement(cx);
@@ -249,6 +270,9 @@ impl Protocol for Tiga {
         self.advance_commit(cx);
         self.answer_reads(cx);
         self.answer_fresh(cx);
+        self.end_rejoin(cx);
+        self.refuse_foreign(cx);
+        self.checkpoint_if_due(cx);
         self.advance_stop(cx);
     }
 
@@ -257,7 +281,15 @@ impl Protocol for Tiga {
     }
 
     fn may_stop(&self) -> bool {
-        self.state.stop.is_some_and(|stop| stop.may_end)
+        self.state.stop.as_ref().is_some_and(|stop| stop.may_end)
+    }
+
+    fn ends_alone(&self) -> bool {
+        self.state.stop.as_ref().is_some_and(|stop| stop.is_alone)
+    }
+
+    fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
+        Some(self.state.agreed())
     }
 
     fn invariants(&self) {
@@ -286,7 +318,16 @@ impl Tiga {
     /// Handles a message of a replica of this shard, which is known by its number among them.
     fn handle(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let node = self.state.replica.node(from);
-        self.state.views.note_heard(node, cx.now.at);
+        use presence::Message as Of;
+        let is_of_rejoin =
+            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
+        if !is_of_rejoin {
+            // A rejoining replica does not count as heard.
+            self.state.views.note_heard(node, cx.now.at);
+            if self.state.presence.is_asking() {
+                return cx.mark("presence.not_while_rejoining");
+            }
+        }
         match message {
             Message::Presence(message) => {
                 presence::on_message(self, cx, from, message);
@@ -307,6 +348,8 @@ impl Tiga {
                 self.on_prepare(cx, from, ViewNumber(view), transactions);
             }
             Message::Prepared { view } => self.on_prepared(from, ViewNumber(view)),
+            Message::Transfer(message) => self.on_transfer(cx, from, message),
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
             message => self.handle_of_any_shard(cx, node, message),
         }
     }
@@ -320,7 +363,7 @@ impl Tiga {
     /// Handles a message that nodes of all shards send to each other.
     fn handle_of_any_shard(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         match message {
-            Message::Submit { transactions } => self.on_transactions(cx, transactions),
+            Message::Submit { transactions } => self.on_transactions(cx, from, transactions),
             Message::Fetch { txns } => self.on_fetch(cx, from, &txns),
             Message::Found { transactions } => self.on_found(cx, transactions),
             Message::Proposal { view, proposal } => {
@@ -330,27 +373,7 @@ impl Tiga {
                 let view = View { number: ViewNumber(view), leaders };
                 self.on_view(cx, from, view, (ViewNumber(started), log));
             }
-            Message::Progress {
-                sent,
-                view,
-                normal,
-                last,
-                committed,
-                leads,
-                is_leaving,
-                kept,
-                delay,
-            } => {
-                self.note_kept(from, SnapshotVersion(kept));
-                let told = PeerState {
-                    view: ViewNumber(view),
-                    last: (ViewNumber(normal), Position(last)),
-                    committed: Position(committed),
-                    leads,
-                    is_leaving,
-                };
-                self.on_progress(cx, from, told, (sent, delay));
-            }
+            Message::Progress { .. } => self.on_progress(cx, from, message),
             Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
             Message::FreshReply { token, version } => {
                 self.on_fresh_reply(cx, from, (token, version));
@@ -388,6 +411,8 @@ impl Tiga {
             | Message::FreshRequest { .. }
             | Message::FreshReply { .. }
             | Message::Presence(_)
+            | Message::Transfer(_)
+            | Message::Digests { .. }
             | Message::LogSync { .. }
             | Message::Synced { .. }
             | Message::Agreement { .. }
@@ -406,9 +431,13 @@ impl Tiga {
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_up(cx, node);
         };
-        let State { replica, presence, .. } = &mut self.state;
+        let State { replica, presence, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
+        digests.forget(peer);
         presence.forget_session(peer);
+        if presence.is_asking() {
+            return presence.ask(cx, replica, peer);
+        }
         // The rest follows when the peer has greeted: it may be a node of another cluster.
         presence::greet(self, cx, peer);
     }
@@ -416,11 +445,16 @@ impl Tiga {
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.state.is_up[node.index()] = false;
+        // It may come back with another program.
+        let told = &mut self.state.views.told[node.index()];
+        told.kept.code = CodeDigest::default();
+        (told.kept.is_settled, told.kept.is_sealed, told.is_leaving) = (false, false, false);
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_down(cx, node);
         };
-        let State { replica, presence, leading, .. } = &mut self.state;
+        let State { replica, presence, leading, transfer, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
+        transfer.pause(peer, cx.now.at);
         presence.forget_session(peer);
         if let Some(leading) = leading {
             leading.sent[peer.index()] = None;

@@ -1,6 +1,6 @@
 //! Settings. They must be the same on every replica of a cluster.
 
-use pangea_core::guarantee::Guarantee;
+use pangea_core::guarantee::{Guarantee, TortureSetting};
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,16 @@ pub struct Options {
     /// milliseconds. For `path = "super"`.
     #[serde(deserialize_with = "within::<1, 60_000, _, _>")]
     pub window_ms: u64,
+    /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
+    pub checkpoint_bytes: u64,
+    /// The approximate size of the chunks in which a peer's checkpoint is transferred, in bytes.
+    #[serde(deserialize_with = "within::<64, 16_777_216, _, _>")]
+    pub chunk_bytes: usize,
+    /// A replica takes a peer's checkpoint if the others would retain more than this number of
+    /// bytes of the log for it.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
+    pub behind_bytes: u64,
 }
 
 /// The way in which transactions commit.
@@ -63,11 +73,28 @@ impl Default for Options {
             path: Path::Simple,
             headroom_ms: 10,
             window_ms: 500,
+            checkpoint_bytes: 256 << 20,
+            chunk_bytes: 256 << 10,
+            behind_bytes: 64 << 20,
         }
     }
 }
 
+/// Checkpoints every few seconds.
+pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
+    &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
+
 impl Options {
+    /// The default settings with low limits.
+    pub(super) fn scaled_down() -> Self {
+        Self {
+            checkpoint_bytes: 100_000,
+            chunk_bytes: 1_000,
+            behind_bytes: 20_000,
+            ..Self::default()
+        }
+    }
+
     /// Random settings, for searches.
     pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
         Self {
@@ -79,6 +106,9 @@ impl Options {
             path: if rng.bool() { Path::Simple } else { Path::Super },
             headroom_ms: rng.u64(0..=50),
             window_ms: rng.u64(1..=500),
+            checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
+            chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
+            behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
         }
     }
 

@@ -1,22 +1,82 @@
 //! Progress reports: nodes tell each other that they are alive, and what has to be sent again.
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
+use pangea_core::txn::CodeDigest;
 
+use super::collection::Kept;
 use super::delays::{decode_delay, encode_delay};
+use super::log::{Position, ViewNumber};
 use super::messages::Message;
+use super::state::State;
 use super::views::PeerState;
 use super::{Tiga, Timer};
+use crate::digests::EpochDigest;
+
+impl PeerState {
+    /// What a replica tells, with the reading of its clock and the delay that it has measured.
+    /// With several shards also the cell up to which it needs nothing more.
+    fn of(message: Message) -> Option<(Self, (u64, u64, u64))> {
+        let Message::Progress {
+            sent,
+            view,
+            normal,
+            last,
+            committed,
+            leads,
+            is_leaving,
+            received,
+            delay,
+            first,
+            published,
+            done_below,
+            replaced,
+            code,
+            decisions,
+            is_settled,
+            is_sealed,
+        } = message
+        else {
+            return None;
+        };
+        let kept = Kept {
+            first: Position(first),
+            published: Position(published),
+            done_below,
+            replaced_after: replaced.checked_sub(1).map(ViewNumber),
+            code: CodeDigest(code),
+            decisions,
+            is_settled,
+            is_sealed,
+        };
+        let told = Self {
+            view: ViewNumber(view),
+            last: (ViewNumber(normal), Position(last)),
+            committed: Position(committed),
+            leads,
+            is_leaving,
+            kept,
+        };
+        Some((told, (sent, delay, received)))
+    }
+}
 
 impl Tiga {
     /// The interval of progress reports is over.
     pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Progress, Span::from_ms(self.state.options.heartbeat_ms));
+        if self.state.presence.is_asking() {
+            return;
+        }
+        self.state.collect();
         self.send_progress(cx);
         self.send_proposal(cx);
+        self.send_digests(cx);
         self.retry_late(cx);
         self.ask_again(cx);
+        self.retry_transfer(cx);
+        self.stop_abandoned(cx);
         self.choose_sources(cx);
         self.repeat_notices(cx);
         if self.state.is_leader() && self.state.views.reports.is_empty() {
@@ -26,7 +86,7 @@ impl Tiga {
 
     /// Tells all nodes the state of this replica.
     pub(super) fn send_progress(&mut self, cx: &mut Cx<'_, Self>) {
-        let PeerState { view, last: (normal, last), committed, leads, is_leaving } =
+        let PeerState { view, last: (normal, last), committed, leads, is_leaving, kept } =
             self.state.told();
         let sent = self.state.clock_us(cx);
         for node in self.state.cluster.peers_of(self.state.node) {
@@ -38,20 +98,62 @@ impl Tiga {
                 committed: committed.0,
                 leads,
                 is_leaving,
-                kept: self.state.shards.as_ref().map_or(0, |shards| shards.kept.0),
+                received: self.state.shards.as_ref().map_or(0, |shards| shards.kept.0),
                 delay: encode_delay(self.state.delays.measured(node.index())),
+                first: kept.first.0,
+                published: kept.published.0,
+                done_below: kept.done_below,
+                replaced: kept.replaced_after.map_or(0, |view| view.0 + 1),
+                code: kept.code.0,
+                decisions: kept.decisions,
+                is_settled: kept.is_settled,
+                is_sealed: kept.is_sealed,
             };
             cx.send(node, message);
         }
     }
 
-    pub(super) fn on_progress(
+    /// Compares a published cell with those of the peers. Stops this replica if its rows differ
+    /// from those of a majority.
+    pub(super) fn compare_digests(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
+        let State { digests, replica, .. } = &mut self.state;
+        let why = digests.note_epoch(cx, replica, version);
+        self.stop_if_differing(cx, why);
+    }
+
+    /// Sends the digests of the cells since the last report to the peers.
+    fn send_digests(&mut self, cx: &mut Cx<'_, Self>) {
+        let digests = self.state.digests.take_unsent();
+        if digests.is_empty() {
+            return;
+        }
+        for peer in self.state.replica.peers() {
+            self.state.replica.send(cx, peer, Message::Digests { digests: digests.clone() });
+        }
+    }
+
+    pub(super) fn on_digests(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        told: PeerState,
-        (sent, delay): (u64, u64),
+        all: Vec<EpochDigest>,
     ) {
+        let State { digests, replica, .. } = &mut self.state;
+        let why = digests.on_digests(cx, replica, from, all);
+        self.stop_if_differing(cx, why);
+    }
+
+    fn stop_if_differing(&mut self, cx: &mut Cx<'_, Self>, why: Option<String>) {
+        if let Some(why) = why {
+            // The others learn from them that this replica differs.
+            self.send_digests(cx);
+            cx.stop(why);
+        }
+    }
+
+    pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let Some((told, (sent, delay, received))) = PeerState::of(message) else { return };
+        self.note_kept(from, SnapshotVersion(received));
         let now = self.state.clock_us(cx);
         let delays = &mut self.state.delays;
         delays.note_arrival(from.index(), sent, now);
@@ -61,6 +163,7 @@ impl Tiga {
         if begins_to_lead && self.state.views.view.leaders.contains(&from) {
             self.submit_again(cx, Some(from));
         }
+        self.on_kept(cx, from, told);
         let views = &self.state.views;
         if told.view < views.view.number || told.last.0 < views.started {
             self.tell_view(cx, from);

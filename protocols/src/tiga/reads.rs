@@ -117,6 +117,10 @@ impl Tiga {
     }
 
     pub(super) fn on_fresh_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64) {
+        if !self.state.is_whole() {
+            // It may have lost what it had told.
+            return;
+        }
         // A leader with a fast path closes the cell in the end, if it has no transactions.
         self.state.raised_at = self.state.clock_us(cx);
         let version = self.state.last_told();
@@ -140,9 +144,11 @@ impl Tiga {
 
     /// Lets the reads wait only for a cell, if f + 1 replicas have answered.
     fn end_request(&mut self, cx: &mut Cx<'_, Self>) {
+        let is_whole = self.state.is_whole();
         let State { fresh, cluster, node, .. } = &mut self.state;
         let is_enough = |request: &mut Request| {
-            let has_answered = |of: &NodeId| of == node || request.answered.contains(of);
+            let has_answered =
+                |of: &NodeId| of == node && is_whole || request.answered.contains(of);
             (0..cluster.partitions.shards()).map(ShardId).all(|shard| {
                 let group = cluster.group(shard);
                 let answered = group.nodes().iter().filter(|it| has_answered(it)).count();

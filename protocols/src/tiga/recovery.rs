@@ -15,27 +15,34 @@ use pangea_core::protocol::{Cx, Durable};
 
 use super::Tiga;
 use super::ceiling::Limit;
-use super::cells::last_of;
+use super::checkpoint::Restored;
 use super::log::{Suffix, ViewNumber};
 use super::rebuild::Entry;
-use super::stamp::{Issuer, Role, Stamp};
+use super::stamp::Stamp;
 use super::state::State;
 use super::transactions;
 use super::views::{Decided, View};
 use crate::agreement::{Agreement, Record};
+use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 
 /// The records that a restart reads in the log.
 #[derive(Default)]
 struct Found {
     agreement: Vec<Record<Decided>>,
+    /// The stamp at or below which nothing is in time, by the checkpoint.
+    told: Stamp,
     was_ready: bool,
+    /// The records of cells after a peer's checkpoint, which a crash took away.
+    gaps: u32,
     /// The view in which a transaction was last in time.
     in_time: BTreeMap<TxnId, (ViewNumber, Stamp)>,
 }
 
 impl State {
     fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found) {
+        // The next restart has to read it again.
+        self.replica.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
         match kind {
@@ -49,7 +56,13 @@ impl State {
                     self.transactions.insert(Arc::new(stamped));
                 }
             }
-            kind::CELLS => self.log.replace(Suffix::decode(&payload).expect(INTACT), position),
+            kind::CELLS => {
+                let suffix = Suffix::decode(&payload).expect(INTACT);
+                found.gaps += u32::from(suffix.after > self.log.last());
+                if suffix.after <= self.log.last() {
+                    self.log.replace(suffix, position);
+                }
+            }
             kind::PROMISED_VIEW => {
                 let from = &mut Reader::new(&payload);
                 let number = ViewNumber(from.u64("view").expect(INTACT));
@@ -67,23 +80,18 @@ impl State {
                 found.agreement.extend(records);
             }
             kind::RECEIVED => Tiga::restore_received(self, &payload),
+            kind::REJOINED => found.agreement.extend(self.restore_rejoined(&payload)),
             kind::LOG_IDENTITY => self.presence.restore_log_identity(&payload),
             other => panic!("record {position} has the unknown kind {other}"),
         }
     }
-}
 
-impl State {
     /// Nothing is in time any more before what this replica may have replied to.
-    fn restore_fast_path(&mut self, in_time: BTreeMap<TxnId, (ViewNumber, Stamp)>) {
-        let told = in_time.values().map(|(_, stamp)| *stamp).max().unwrap_or_default();
-        self.start_fast_path(last_of(self.log.last_version()).max(told));
-        for (txn, (view, stamp)) in in_time {
-            if view == self.log.view && !self.log.contains(txn) && self.has_fast_path() {
-                let footprint = self.footprint_of(txn);
-                self.fast.restore(Entry { stamp, txn }, footprint);
-            }
-        }
+    fn restore_fast_path(&mut self, told: Stamp, in_time: BTreeMap<TxnId, (ViewNumber, Stamp)>) {
+        let last = in_time.values().map(|(_, stamp)| *stamp).max().unwrap_or_default();
+        let of_view = in_time.into_iter().filter(|(_, (view, _))| *view == self.log.view);
+        let of_view = of_view.map(|(txn, (_, stamp))| Entry { stamp, txn }).collect();
+        self.continue_fast_path(told.max(last), of_view);
     }
 }
 
@@ -92,33 +100,41 @@ impl Tiga {
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let state = &mut self.state;
         let mut found = Found::default();
-        for (position, record) in &durable.records {
-            found.was_ready |= record[0] == kind::AGREEMENT;
-            state.read_record(*position, record, &mut found);
+        let mut restored = Restored::default();
+        if let Some(checkpoint) = &durable.checkpoint {
+            restored = state.restore_checkpoint(cx, checkpoint);
+            found.was_ready = true;
         }
+        let Restored { log_head, agreement, told, in_time } = restored;
+        let in_time = in_time.into_iter().map(|it| (it.txn, (state.log.view, it.stamp)));
+        found.in_time.extend(in_time);
+        (found.agreement, found.told) = (agreement, told);
+        for (position, record) in &durable.records {
+            found.was_ready |= matches!(record[0], kind::AGREEMENT | kind::REJOINED);
+            if *position > log_head {
+                state.read_record(*position, record, &mut found);
+            }
+        }
+        (0..found.gaps).for_each(|_| cx.mark("tiga.record_after_gap"));
         state.log.finish_restore();
-        let me = state.node;
-        let ceiling = Stamp::last_of(state.ceiling.durable.us);
-        state.coordinator.issuer = Issuer::new(me, Role::Coordinator, ceiling);
-        state.coordinator.next_sequence = state.ceiling.durable.sequence + 1;
-        state.raised = ceiling;
+        let me = state.replica.me;
+        state.issue_above_ceiling();
+        state.note_foreign(state.log.base());
         state.follow_log(cx);
-        state.restore_fast_path(found.in_time);
-        let (view, upto) = (state.log.view, state.log.durable());
-        state.commit.note_synced(state.replica.me, view, upto);
-        state.views.started = view;
-        if state.does_decide(me) {
-            let (me, topology) = (state.replica.me, &state.replica.topology);
-            let agreement = Agreement::new(me, topology, found.agreement, 0);
+        state.restore_fast_path(found.told, found.in_time);
+        state.views.started = state.views.started.max(state.log.view);
+        if state.is_whole() {
+            let (view, upto) = (state.log.view, state.log.durable());
+            state.commit.note_synced(me, view, upto);
+        }
+        Digests::begin(cx, &state.replica);
+        state.replica.begin_run(cx.rng.u64(..));
+        if found.was_ready || !durable.is_replaced {
+            // One that lost its disk learns the state of agreement from its peers first.
+            let agreement = Agreement::new(me, &state.replica.topology, found.agreement, 0);
             state.views.driver.start(agreement);
         }
-        state.replica.begin_run(cx.rng.u64(..));
-        let State { presence, replica, .. } = state;
-        presence.begin(replica, found.was_ready);
-        presence.draw_log_identity(cx, replica);
-        if replica.topology.node_count() == 1 {
-            presence.become_ready(cx);
-        }
+        self.begin_greetings(cx, found.was_ready, durable.is_replaced);
         self.start_views(cx);
         self.send_view_change(cx);
     }

@@ -54,6 +54,8 @@ use super::commit::{Commit, RECLAIM_VERSIONS_MAX};
 use super::log::{Log, Position, ViewNumber};
 use super::messages::Message;
 use super::state::State;
+#[cfg(test)]
+pub(super) use delivery::decode_items;
 use lookup::Owner;
 
 /// The state of a node as one of several shards.

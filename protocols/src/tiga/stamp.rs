@@ -22,6 +22,9 @@ const ISSUER_BITS: u32 = 12;
 /// The maximum number of nodes: each has two issuers.
 pub const NODES_MAX: u16 = 1 << (ISSUER_BITS - 1);
 
+/// No message has a stamp after this microsecond, so that some time can be added to each.
+pub(super) const US_MAX: u64 = (1 << (u64::BITS - ISSUER_BITS)) - (1 << 40);
+
 /// The place of a transaction in the serial order: microseconds since the origin of the clocks, and
 /// the issuer of the stamp. On real nodes that is the Unix epoch, and stamps last until 2112.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

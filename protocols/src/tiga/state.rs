@@ -7,29 +7,36 @@ use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Cx, Setup, Status};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Program, Registry};
+use pangea_core::txn::{CodeDigest, Program, Registry};
 
 use super::Tiga;
 use super::ceiling::Ceiling;
 use super::cells::end_of;
+use super::collection::Sizes;
 use super::commit::Commit;
 use super::coordinator::Coordinator;
 use super::delays::Delays;
+use super::done::Done;
 use super::fast_path::FastPath;
 use super::fast_replies::OwnReplies;
 use super::leading::Leading;
-use super::log::{Log, ViewNumber};
+use super::log::{Log, Position, ViewNumber};
 use super::log_sync::Incoming;
 use super::notices::Noticed;
 use super::options::Options;
+use super::programs::Foreign;
 use super::reads::Fresh;
+use super::rejoin::Replaced;
 use super::shards::Shards;
 use super::stamp::Stamp;
 use super::stop::Stop;
 use super::transactions::Transactions;
 use super::views::Views;
+use crate::checkpoints::{Checkpoints, turn_of};
+use crate::digests::Digests;
 use crate::presence::Presence;
 use crate::replica::Replica;
+use crate::transfer::Transfer;
 
 /// A replica.
 pub(super) struct State {
@@ -79,6 +86,26 @@ pub(super) struct State {
     pub waiting_reads: Vec<(Ticket, Program)>,
     pub fresh: Fresh,
     pub stop: Option<Stop>,
+    /// The transactions that are over and in no cell of the log.
+    pub done: Done,
+    pub checkpoints: Checkpoints,
+    pub transfer: Transfer<Tiga>,
+    pub digests: Digests,
+    /// `Some` while this replica does not count, because it lost its disk.
+    pub replaced: Option<Replaced>,
+    /// The code of this node's procedures.
+    pub code: CodeDigest,
+    pub foreign: Foreign,
+    /// Since when this leader orders nothing more, by its clock in microseconds.
+    pub sealed_at: Option<u64>,
+    /// Whether a committed cell needs another program.
+    pub is_refusing: bool,
+    /// The sizes of the published cells.
+    pub sizes: Sizes,
+    /// The last position that a durable checkpoint of this replica contains.
+    pub saved: Position,
+    /// That of the checkpoint which is being written.
+    pub saving: Position,
     pub counters: Counters,
 }
 
@@ -89,13 +116,15 @@ pub(super) struct Counters {
     pub txns_fast: u64,
     pub txns_aborted: u64,
     pub views: u64,
+    pub checkpoints_installed: u64,
 }
 
 impl State {
     pub(super) fn new(setup: Setup<Tiga>) -> Self {
         let shard = setup.topology.nodes[setup.me.index()].shard;
-        let replica = Replica::new(setup.me, setup.topology.group(shard));
+        let mut replica = Replica::new(setup.me, setup.topology.group(shard));
         let (n, all) = (replica.topology.node_count(), setup.topology.node_count());
+        replica.bytes_since_checkpoint = turn_of(replica.me, n, setup.options.checkpoint_bytes);
         Self {
             node: setup.me,
             is_up: vec![false; all],
@@ -122,6 +151,18 @@ impl State {
             waiting_reads: Vec::new(),
             fresh: Fresh::default(),
             stop: None,
+            done: Done::new(all),
+            checkpoints: Checkpoints::default(),
+            transfer: Transfer::new(setup.options.chunk_bytes),
+            digests: Digests::new(n),
+            replaced: None,
+            code: setup.registry.code(),
+            foreign: Foreign::new(),
+            sealed_at: None,
+            is_refusing: false,
+            sizes: Sizes::default(),
+            saved: Position(0),
+            saving: Position(0),
             counters: Counters::default(),
             cluster: setup.topology,
             registry: setup.registry,
@@ -159,6 +200,11 @@ impl State {
             ("views", c.views),
             ("log_last", self.log.last().0),
             ("log_committed", self.commit.committed.0),
+            ("log_first", self.log.base().0),
+            ("log_bytes", self.replica.bytes_since_checkpoint),
+            ("checkpoint_version", self.checkpoints.last.0),
+            ("checkpoints_sent", self.transfer.sent),
+            ("checkpoints_installed", c.checkpoints_installed),
         ];
         let counters: BTreeMap<String, u64> =
             counters.map(|(name, value)| (name.to_owned(), value)).into();
@@ -168,9 +214,18 @@ impl State {
             members: self.replica.topology.node_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),
+            differing: self.digests.differing_nodes(),
+            rejoin: self.rejoining(),
+            refused: self.refused(),
             counters,
             ..Status::default()
         }
+    }
+
+    /// The last published version, and its position in the log.
+    pub(super) fn agreed(&self) -> (SnapshotVersion, u64) {
+        let position = self.commit.published;
+        (self.log.version_at(position), position.0)
     }
 
     /// Asserts the invariants that hold between any two steps.
@@ -179,6 +234,7 @@ impl State {
         let Commit { committed, executed, published, .. } = &self.commit;
         assert!(*published <= *committed, "only committed cells are published");
         assert!(*published <= *executed, "only cells that were run are published");
+        assert!(self.log.base() <= *published, "only published cells are forgotten");
         assert!(*committed <= self.log.last(), "only cells of the log are committed");
         assert!(*executed <= self.log.last(), "only cells of the log are run");
         let runs_ahead = self.leading.is_some() && self.has_fast_path();

@@ -43,12 +43,16 @@ use super::log_sync::Purpose;
 use super::messages::Message;
 use super::quorum::Sizes;
 use super::rebuild::{Entry, Rebuilt, Report, rebuild};
-use super::stamp::Stamp;
+use super::stamp::{Stamp, US_MAX};
 use super::state::State;
 use super::transactions::{self, Stamped};
 use super::verification::Proposal;
 use super::views::{PeerState, View};
 use crate::replica::kind;
+
+/// A replica that has not taken the logs of a view after this number of its progress reports does
+/// not know them.
+const BEHIND_MAX: u32 = 4;
 
 /// A proposal that is not made yet: its transactions have to be on enough disks.
 pub(super) struct Preparing {
@@ -73,7 +77,7 @@ pub(super) struct ViewReport {
 }
 
 impl ViewReport {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_bytes(&self.suffix.encode());
         out.put_u64(self.told.to_bits());
@@ -85,7 +89,7 @@ impl ViewReport {
         out.into()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "view report";
         let from = &mut Reader::new(bytes);
         let suffix = Suffix::decode(from.bytes(WHAT)?)?;
@@ -95,8 +99,11 @@ impl ViewReport {
             Ok(Entry { stamp, txn: TxnId::from_bits(from.u64(WHAT)?) })
         };
         let count = from.count(WHAT)?;
-        let unsynced = (0..count).map(|_| entry(from)).collect::<Result<_, DecodeError>>()?;
-        match from.is_empty() {
+        let unsynced: Vec<Entry> =
+            (0..count).map(|_| entry(from)).collect::<Result<_, DecodeError>>()?;
+        let is_sound = |stamp: Stamp| stamp.us() <= US_MAX;
+        let are_sound = unsynced.iter().all(|entry| is_sound(entry.stamp)) && is_sound(told);
+        match from.is_empty() && are_sound {
             true => Ok(Self { suffix, unsynced, told }),
             false => Err(DecodeError::new(WHAT)),
         }
@@ -128,7 +135,7 @@ impl State {
 
     /// What this replica tells the leader of a new view that has committed up to a position.
     pub(super) fn report(&self, after: Position) -> ViewReport {
-        let suffix = self.log.suffix(after.min(self.log.last()));
+        let suffix = self.log.suffix(after.min(self.log.last()).max(self.log.base()));
         ViewReport { suffix, unsynced: self.fast.unsynced(), told: self.fast.told() }
     }
 
@@ -194,7 +201,7 @@ impl Tiga {
         // The first shard decides, and the others know their own logs only.
         let Some(bytes) = views.logs.first() else { return };
         let suffix = Suffix::decode(bytes).expect("the logs were checked");
-        if suffix.after > log.last() {
+        if suffix.after > log.last() || suffix.last() < log.base() {
             return cx.mark("tiga.start_too_far");
         }
         incoming.begin(suffix, Vec::new(), Purpose::Enter);
@@ -203,7 +210,7 @@ impl Tiga {
     /// Reports the log to the leader of the view, if the view has not begun here.
     pub(super) fn send_view_change(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.state.leader() else { return };
-        if self.state.is_normal() || self.state.lacks_start() {
+        if self.state.is_normal() || self.state.lacks_start() || !self.state.is_whole() {
             return;
         }
         let number = self.state.views.view.number;
@@ -217,6 +224,10 @@ impl Tiga {
         }
         // The leader may have heard less than what it had told before a crash.
         let known = self.state.views.told[leader.index()].committed;
+        if known < self.state.log.base() {
+            // The leader needs a checkpoint first.
+            return;
+        }
         let report = self.state.report(known).encode();
         let message = Message::ViewChange { view: number.0, report };
         // The record is after all that the report tells, which survives a crash, too.
@@ -236,7 +247,8 @@ impl Tiga {
         };
         let State { views, log, .. } = &self.state;
         let is_for_me = self.state.is_leader() && views.view.number == view;
-        let is_known = report.suffix.after <= log.last() && report.suffix.view == log.view;
+        let is_known = report.suffix.after <= log.last() && report.suffix.last() >= log.base();
+        let is_known = is_known && report.suffix.view == log.view;
         let is_begun = self.state.is_normal() || !views.chosen.is_empty();
         if !is_for_me || is_begun || self.state.lacks_start() || !is_known {
             return cx.mark("tiga.view_change_too_late");
@@ -247,6 +259,7 @@ impl Tiga {
     /// Makes progress with the proposal of this replica as the leader of a view that has not begun:
     /// when it has f + 1 logs, the transactions of the best one are collected.
     pub(super) fn advance_view_change(&mut self, cx: &mut Cx<'_, Self>) {
+        let (enough, may_lead) = (self.state.reports_needed(), self.state.may_lead());
         let State { views, replica, incoming, commit, log, synced, .. } = &mut self.state;
         if let Some(preparing) = &mut views.preparing {
             if preparing.lacking.is_empty() && preparing.record <= *synced && !preparing.is_made {
@@ -255,8 +268,10 @@ impl Tiga {
             }
             return;
         }
-        let enough = replica.topology.majority();
         let enough = mutate!(ViewOfFewer: enough => 1);
+        if !may_lead {
+            return;
+        }
         if views.reports.len() < enough || !views.reports.contains_key(&replica.me) {
             return;
         }
@@ -300,7 +315,6 @@ impl Tiga {
                 .difference(&has)
                 .map(|txn| transactions.get(*txn).expect("the transactions are here").clone())
                 .collect();
-            let lacks = mutate!(ProposedUnprepared: lacks => Vec::new());
             if lacks.is_empty() {
                 continue;
             }
@@ -360,11 +374,18 @@ impl Tiga {
         };
         let State { views, log, incoming, .. } = &self.state;
         let is_waiting = incoming.view() >= Some(suffix.view);
-        if suffix.view <= log.view || suffix.view != views.started || is_waiting {
+        let is_older = suffix.view <= log.view || suffix.view < views.started;
+        if is_older || suffix.view > views.view.number || is_waiting {
             return cx.mark("tiga.start_view_too_late");
         }
-        if suffix.after > log.last() {
+        if suffix.after > log.last() || suffix.last() < log.base() {
             return cx.mark("tiga.log_too_early");
+        }
+        let views = &mut self.state.views;
+        if suffix.view > views.started {
+            // This replica has missed the decision.
+            views.started = suffix.view;
+            views.logs.clear();
         }
         self.state.incoming.begin(suffix, Vec::new(), Purpose::Enter);
     }
@@ -409,8 +430,7 @@ impl Tiga {
     /// a view the log of that view.
     pub(super) fn start_view_at(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let State { leading, log, views, replica, .. } = &mut self.state;
-        let PeerState { last: (normal, last), committed, .. } =
-            views.told[replica.node(peer).index()];
+        let PeerState { last: (normal, last), committed, kept, .. } = views.told_by(replica, peer);
         if !replica.is_up[peer.index()] || log.view != views.started || normal > log.view {
             return;
         }
@@ -418,13 +438,22 @@ impl Tiga {
             // It has the log of this view up to here at least.
             if let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) {
                 let known = (last.min(log.last()), SnapshotVersion::ZERO);
-                leading.sent[peer.index()].get_or_insert(known);
+                match last < log.base() {
+                    true => leading.sent[peer.index()] = None,
+                    false => _ = leading.sent[peer.index()].get_or_insert(known),
+                }
             }
+            views.behind[peer.index()] = 0;
             return;
         }
+        // It may know the logs itself, and have what comes before them.
+        views.behind[peer.index()] += 1;
         let start = views.logs.first().map(|log| Suffix::decode(log).expect("it was checked"));
-        let is_lost = start.is_none_or(|start| last < start.after);
-        if is_lost && (leading.is_some() || log.view < views.view.number) {
+        let is_lost = start.is_none_or(|start| last < start.after || kept.first > start.last());
+        let is_lost = is_lost || views.behind[peer.index()] >= BEHIND_MAX;
+        let may_send = leading.is_some() || log.view < views.view.number;
+        if is_lost && may_send && committed >= log.base() {
+            views.behind[peer.index()] = 0;
             cx.mark("tiga.view_started");
             let suffix = log.suffix(committed.min(log.last())).encode();
             let after = leading.as_ref().map_or(cx.log_head(), |leading| leading.record);

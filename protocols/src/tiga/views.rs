@@ -19,12 +19,15 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, ShardId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
+use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
+use super::collection::Kept;
 use super::commit::Commit;
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
@@ -35,6 +38,9 @@ use super::verification::{Proposal, verify};
 use super::view_change::{Preparing, ViewReport};
 use super::{Tiga, Timer};
 use crate::agreement::{Driver, Refused, Settled, TICK};
+use crate::messages::NUMBER_MAX;
+use crate::replica::Replica;
+use crate::streams::number;
 
 /// What agreement decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +69,62 @@ pub(super) struct View {
     pub leaders: Vec<NodeId>,
 }
 
+impl View {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.number.0);
+        out.put_varint(self.leaders.len() as u64);
+        self.leaders.iter().for_each(|leader| out.put_u16(leader.0));
+    }
+
+    /// Decodes the bytes that [`View::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are malformed.
+    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let number = ViewNumber(number(from, "view")?);
+        let leaders = (0..from.count("view")?).map(|_| Ok(NodeId(from.u16("view")?)));
+        Ok(Self { number, leaders: leaders.collect::<Result<_, DecodeError>>()? })
+    }
+
+    /// Whether the nodes of a cluster can have this view: each shard has a leader.
+    pub(super) fn is_sound(&self, cluster: &Topology) -> bool {
+        let is_of = |(shard, node): (usize, &NodeId)| {
+            let place = cluster.nodes.get(node.index());
+            place.is_some_and(|place| usize::from(place.shard.0) == shard)
+        };
+        let shards = usize::from(cluster.partitions.shards());
+        let is_number = (1..=NUMBER_MAX).contains(&self.number.0);
+        is_number && self.leaders.len() == shards && self.leaders.iter().enumerate().all(is_of)
+    }
+}
+
+impl Decided {
+    /// Whether the replicas of some cluster can have decided this.
+    pub(super) fn is_plausible(&self) -> bool {
+        match self {
+            Self::View { number, .. } => (1..=NUMBER_MAX).contains(number),
+            Self::Start { logs, .. } => logs.iter().all(|log| Suffix::decode(log).is_ok()),
+        }
+    }
+
+    /// Whether the replicas of a cluster can have decided this.
+    pub(super) fn is_sound(&self, cluster: &Topology) -> bool {
+        match self {
+            Self::View { number, leaders } => {
+                let view = View { number: ViewNumber(*number), leaders: leaders.clone() };
+                view.is_sound(cluster)
+            }
+            Self::Start { number, logs } => {
+                let is_log = |log: &Vec<u8>| {
+                    Suffix::decode(log).is_ok_and(|suffix| suffix.view.0 == *number)
+                };
+                let shards = usize::from(cluster.partitions.shards());
+                logs.len() == shards && logs.iter().all(is_log)
+            }
+        }
+    }
+}
+
 /// What a node has told about itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerState {
@@ -76,6 +138,8 @@ pub(super) struct PeerState {
     pub leads: bool,
     /// Whether it is stopping.
     pub is_leaving: bool,
+    /// What concerns checkpoints.
+    pub kept: Kept,
 }
 
 /// The views of this replica.
@@ -84,8 +148,9 @@ pub(super) struct Views {
     pub driver: Driver<Decided>,
     /// The number of the last decision taken.
     taken: u64,
-    /// The number of the last view among the decisions taken.
-    decided: ViewNumber,
+    /// The number of the last view among the decisions taken; `None` if this replica has missed
+    /// some of them, until the next view.
+    pub decided: Option<ViewNumber>,
     /// The last view that this replica has heard of.
     pub view: View,
     /// The record that says so.
@@ -106,6 +171,9 @@ pub(super) struct Views {
     pub preparing: Option<Preparing>,
     /// On the replicas of the first shard: the proposals for the present view.
     proposals: BTreeMap<ShardId, Proposal>,
+    /// The number of progress reports of each replica of this shard since it lacks the logs of the
+    /// last view that has begun.
+    pub behind: Vec<u32>,
     /// When each node was last heard.
     heard_at: Vec<Timestamp>,
     /// What each node has told.
@@ -117,7 +185,7 @@ impl Views {
         Self {
             driver: Driver::new(),
             taken: 0,
-            decided: ViewNumber(0),
+            decided: Some(ViewNumber(0)),
             view: View::default(),
             record: LogPosition(0),
             since: Timestamp::default(),
@@ -128,6 +196,7 @@ impl Views {
             known: Position(0),
             preparing: None,
             proposals: BTreeMap::new(),
+            behind: vec![0; node_count],
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
@@ -136,6 +205,11 @@ impl Views {
     /// The leader of a shard in this view, if there is a view.
     pub(super) fn leader_of(&self, shard: ShardId) -> Option<NodeId> {
         self.view.leaders.get(usize::from(shard.0)).copied()
+    }
+
+    /// What a node has told that is this replica of a group.
+    pub(super) fn told_by(&self, replica: &Replica, peer: NodeId) -> PeerState {
+        self.told[replica.node(peer).index()]
     }
 
     /// Everybody counts as heard, because nobody could be.
@@ -169,15 +243,25 @@ impl State {
         self.leader() == Some(self.node)
     }
 
+    /// The number of decisions that have been taken; 0 as long as the effects of the last one can
+    /// be lost.
+    pub(super) fn durable_decisions(&self) -> u64 {
+        let View { number, .. } = self.views.view;
+        let is_promised = number == ViewNumber(0) || self.views.record <= self.synced;
+        let has_begun = self.log.view == ViewNumber(0) || self.log.is_view_durable();
+        if is_promised && has_begun && !self.lacks_start() { self.views.taken } else { 0 }
+    }
+
     /// What this replica tells about itself.
     pub(super) fn told(&self) -> PeerState {
         PeerState {
             view: self.views.view.number,
             last: (self.log.view, self.log.last()),
             // After a crash it still has these cells.
-            committed: self.settled().min(self.log.durable()),
+            committed: self.settled().min(self.log.durable().max(self.log.base())),
             leads: self.leading.is_some(),
             is_leaving: self.stop.is_some(),
+            kept: self.kept(),
         }
     }
 
@@ -197,6 +281,16 @@ impl State {
     fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
         let heard = now.since(self.views.heard_at[node.index()]) < self.doubt();
         node == self.node || self.is_up[node.index()] && heard
+    }
+
+    /// Whether a replica that lost its disk waits for a view that begins without its report.
+    fn is_view_awaited(&self, now: Timestamp) -> bool {
+        let view = self.views.view.number;
+        let mut nodes = self.cluster.node_ids();
+        nodes.any(|node| {
+            let after = self.told_by(node).kept.replaced_after;
+            after.is_some_and(|after| view <= after) && self.is_heard(node, now)
+        })
     }
 
     /// Whether a leader has to be replaced.
@@ -223,7 +317,8 @@ impl State {
         let present = &self.views.view.leaders;
         place(&self.cluster, present, |node| {
             let told = self.told_by(node);
-            let is_fit = self.is_heard(node, now) && !told.is_leaving;
+            let is_whole = told.kept.replaced_after.is_none();
+            let is_fit = self.is_heard(node, now) && !told.is_leaving && is_whole;
             let is_sound = !present.contains(&node) || !self.has_failed(node, now);
             is_fit.then_some(Fitness { is_sound, last: told.last })
         })
@@ -263,7 +358,10 @@ impl Tiga {
         }
         let (now, present) = (cx.now.at, &views.view);
         let mut leaders = present.leaders.iter();
-        if leaders.len() == 0 || leaders.any(|leader| self.state.has_failed(*leader, now)) {
+        let is_needed = leaders.len() == 0
+            || leaders.any(|leader| self.state.has_failed(*leader, now))
+            || self.state.is_view_awaited(now);
+        if is_needed {
             let Some(leaders) = self.state.candidates(now) else { return };
             cx.mark("tiga.view_proposed");
             let decision = Decided::View { number: present.number.0 + 1, leaders };
@@ -276,7 +374,9 @@ impl Tiga {
     /// Proposes the logs with which the view begins, if all leaders have proposed theirs.
     fn decide_start(&mut self, cx: &mut Cx<'_, Self>) {
         let State { views, cluster, .. } = &mut self.state;
-        if views.proposals.len() < usize::from(cluster.partitions.shards()) {
+        let are_there = views.proposals.len() == usize::from(cluster.partitions.shards());
+        // Otherwise the logs may have been decided already.
+        if !are_there || views.decided != Some(views.view.number) {
             return;
         }
         cx.mark("tiga.start_proposed");
@@ -313,23 +413,7 @@ impl Tiga {
             return cx.mark("tiga.agreement_too_early");
         }
         let State { views, cluster, .. } = &mut self.state;
-        let shards = usize::from(cluster.partitions.shards());
-        let is_of = |shard: usize, node: NodeId| {
-            let place = cluster.nodes.get(node.index());
-            place.is_some_and(|place| usize::from(place.shard.0) == shard)
-        };
-        let is_sound = |decided: &Decided| match decided {
-            Decided::View { number, leaders } => {
-                let are_of = leaders.iter().enumerate().all(|(shard, node)| is_of(shard, *node));
-                *number > 0 && leaders.len() == shards && are_of
-            }
-            Decided::Start { number, logs } => {
-                let is_log = |log: &Vec<u8>| {
-                    Suffix::decode(log).is_ok_and(|suffix| suffix.view.0 == *number)
-                };
-                logs.len() == shards && logs.iter().all(is_log)
-            }
-        };
+        let is_sound = |decided: &Decided| decided.is_sound(cluster);
         if let Err(Refused(why)) = views.driver.agreement_mut().on_message(from, bytes, &is_sound) {
             cx.mark(why);
         }
@@ -342,7 +426,10 @@ impl Tiga {
         }
         let State { views, replica, synced, .. } = &mut self.state;
         let wrap = |bytes| Message::Agreement { bytes };
-        let Settled { decided, .. } = views.driver.settle(cx, replica, *synced, wrap);
+        let Settled { skipped, decided } = views.driver.settle(cx, replica, *synced, wrap);
+        if let Some(skipped) = skipped.filter(|skipped| *skipped > views.taken) {
+            (views.taken, views.decided) = (skipped, None);
+        }
         for (number, decision) in decided {
             if number > self.state.views.taken {
                 self.state.views.taken = number;
@@ -352,23 +439,30 @@ impl Tiga {
     }
 
     fn take_decision(&mut self, cx: &mut Cx<'_, Self>, decision: Decided) {
+        if !decision.is_sound(&self.state.cluster) {
+            // A peer's memory of them is not checked where it arrives.
+            return cx.mark("tiga.malformed_view");
+        }
         let views = &mut self.state.views;
         match decision {
             Decided::View { number, leaders } => {
                 // Two managers may have proposed the same view.
-                if number != views.decided.0 + 1 {
+                let number = ViewNumber(number);
+                if views.decided.is_some_and(|decided| number <= decided) {
                     return;
                 }
-                views.decided = ViewNumber(number);
-                self.begin_view(cx, View { number: ViewNumber(number), leaders });
+                views.decided = Some(number);
+                self.begin_view(cx, View { number, leaders });
             }
             Decided::Start { number, logs } => {
                 // The logs of a view that was given up are void, on all replicas alike. After a
                 // restart, the log may be of this view already.
-                if number != views.decided.0 || number < views.started.0 {
+                let number = ViewNumber(number);
+                let is_known = number == views.started && !views.logs.is_empty();
+                if views.decided != Some(number) || number < views.started || is_known {
                     return;
                 }
-                views.started = ViewNumber(number);
+                views.started = number;
                 views.logs = logs.into_iter().map(Bytes::from).collect();
                 self.take_start(cx);
             }
@@ -410,14 +504,8 @@ impl Tiga {
         view: View,
         (started, log): (ViewNumber, Bytes),
     ) {
-        let shards = usize::from(self.state.cluster.partitions.shards());
-        let is_of = |(shard, node): (usize, &NodeId)| {
-            let place = self.state.cluster.nodes.get(node.index());
-            place.is_some_and(|place| usize::from(place.shard.0) == shard)
-        };
-        let are_of = view.leaders.iter().enumerate().all(is_of);
         let is_log = started.0 == 0 || Suffix::decode(&log).is_ok_and(|it| it.view == started);
-        let is_sound = are_of && view.leaders.len() == shards && is_log && started <= view.number;
+        let is_sound = view.is_sound(&self.state.cluster) && is_log && started <= view.number;
         if !is_sound || !self.state.does_decide(from) || self.state.does_decide(self.state.node) {
             return cx.mark("tiga.malformed_view");
         }

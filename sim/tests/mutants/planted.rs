@@ -99,6 +99,8 @@ enum Profile {
     ToldToOne,
     /// Everything is drawn from the seed. For GeoGauss and Tiga.
     Drawn,
+    /// The same with several shards. For Tiga.
+    DrawnDivided,
 }
 
 impl Profile {
@@ -146,6 +148,13 @@ impl Profile {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::RecoveredForgotten => &[Self::Mute],
+            Bug::StartUnverified
+            | Bug::SettledAlone
+            | Bug::OldViewCounts
+            | Bug::OtherShardsUncommitted
+            | Bug::ReceivedForgotten => &[Self::DrawnDivided],
+            Bug::RunTwice => &[Self::Away],
+            Bug::RejoinedVotes => &[Self::Replaced],
             _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
@@ -401,6 +410,10 @@ impl Under {
             Self::Tiga => {
                 let (drawn, options) = match profile {
                     Profile::Mute => tiga_drawn::mute(settings.seed, "list-append"),
+                    Profile::Away => tiga_drawn::away(settings.seed, "list-append"),
+                    Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
+                    Profile::Upgraded => tiga_drawn::upgraded(settings.seed),
+                    Profile::DrawnDivided => tiga_drawn::drawn_divided(settings.seed),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

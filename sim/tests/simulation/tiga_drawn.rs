@@ -4,7 +4,7 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_protocols::tiga::{Options, Path, Tiga};
 use pangea_sim::clock::ClockBounds;
-use pangea_sim::faults::{Fault, Rule};
+use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::{FaultKind, Settings};
 
 pub const WORKLOADS: [&str; 9] = [
@@ -25,9 +25,9 @@ pub fn settings(seed: u64, workload: &str) -> Settings {
     Settings { seed, workload, duration, faults: Vec::new(), ..Settings::default() }
 }
 
-/// The faults of a protocol that takes no checkpoints yet: nodes keep their program.
+/// All faults.
 pub fn faults() -> Vec<FaultKind> {
-    FaultKind::ALL.iter().copied().filter(|kind| *kind != FaultKind::Upgrade).collect()
+    FaultKind::ALL.to_vec()
 }
 
 /// Runs in which nothing that the first leader sends arrives any more. It still hears the others,
@@ -39,6 +39,105 @@ pub fn mute(seed: u64, workload: &str) -> (Settings, Options) {
     let rules = Some(vec![Rule { at_ms, lasts_ms: 1_500, fault }]);
     let settings = Settings { rules, clients_per_node: 8, ..settings(seed, workload) };
     (settings, Options { path: Path::Super, ..Options::default() })
+}
+
+/// Limits that short runs reach.
+fn low(dice: &mut fastrand::Rng, options: Options) -> Options {
+    Options {
+        checkpoint_bytes: [4_096, 20_000][dice.usize(..2)],
+        chunk_bytes: [500, 5_000][dice.usize(..2)],
+        behind_bytes: [4_096, 20_000][dice.usize(..2)],
+        ..options
+    }
+}
+
+/// Runs in which one node is cut off until the others have forgotten what it lacks. It may still be
+/// heard. Meanwhile the others restart from their checkpoints. Afterwards its own checkpoints may
+/// fail, so that what it takes from a peer is in memory alone, and it crashes.
+pub fn away(seed: u64, workload: &str) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let away = dice.u16(..3);
+    let others: Vec<u16> = (0..3).filter(|node| *node != away).collect();
+    let at_ms = dice.u64(200..800);
+    let back_ms = at_ms + dice.u64(1_200..2_500);
+    let rule = |at_ms, lasts_ms, fault| Rule { at_ms, lasts_ms, fault };
+    let one_way = dice.bool();
+    let cut = Fault::Cut { from: others.clone(), to: vec![away], one_way };
+    let mut rules = vec![rule(at_ms, back_ms - at_ms, cut)];
+    let mut crash_ms = at_ms + 400;
+    for node in others {
+        crash_ms += dice.u64(100..500);
+        let (node, after_effects) = (Target::Node(node), dice.u64(..20));
+        let crash = Fault::Crash { node, after_effects };
+        if dice.u8(..3) > 0 && crash_ms < back_ms {
+            rules.push(rule(crash_ms, 50, crash));
+        }
+    }
+    let node = Target::Node(away);
+    if dice.bool() {
+        rules.push(rule(at_ms, 4_000, Fault::FailedCheckpoint { node }));
+        let crash = Fault::Crash { node, after_effects: dice.u64(..20) };
+        rules.push(rule(back_ms + dice.u64(100..1_000), 100, crash));
+    }
+    rules.sort_by_key(|rule| rule.at_ms);
+    let path = if dice.bool() { Path::Simple } else { Path::Super };
+    let options = low(dice, Options { path, retry_ms: 200, ..Options::default() });
+    let duration = Span::from_ms(5_000);
+    let settings = Settings {
+        rules: Some(rules),
+        clients_per_node: 6,
+        duration,
+        lists: 60,
+        ..settings(seed, workload)
+    };
+    (settings, options)
+}
+
+/// Runs in which one node does not hear the leader, another one loses its disk, and the leader
+/// fails when that one is back: the first two do not have all that was committed.
+pub fn replaced(seed: u64, workload: &str) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let leader = dice.u16(..3);
+    let (late, lost) = ((leader + 1) % 3, (leader + 2) % 3);
+    let (late, lost) = if dice.bool() { (late, lost) } else { (lost, late) };
+    let rule = |at_ms, lasts_ms, fault| Rule { at_ms, lasts_ms, fault };
+    let mut rules = Vec::new();
+    for round in 0..2 {
+        let at_ms = 2_500 * round + dice.u64(200..800);
+        let lost_ms = at_ms + dice.u64(50..400);
+        let back_ms = lost_ms + dice.u64(20..80);
+        let cut = Fault::Cut { from: vec![leader], to: vec![late], one_way: dice.bool() };
+        let loss = Fault::DiskLoss { node: Target::Node(lost) };
+        let after_effects = dice.u64(..20);
+        let crash = Fault::Crash { node: Target::Node(leader), after_effects };
+        rules.push(rule(at_ms, back_ms - at_ms, cut));
+        rules.push(rule(lost_ms, back_ms - lost_ms, loss));
+        rules.push(rule(back_ms + dice.u64(50..900), 1_200, crash));
+    }
+    rules.sort_by_key(|rule| rule.at_ms);
+    let path = if dice.bool() { Path::Simple } else { Path::Super };
+    let options = low(dice, Options { path, ..Options::default() });
+    let duration = Span::from_ms(6_000);
+    let (rules, one_way_max) = (Some(rules), Span::from_ms(20));
+    let settings =
+        Settings { rules, one_way_max, clients_per_node: 6, duration, ..settings(seed, workload) };
+    (settings, options)
+}
+
+/// Runs in which nodes stop in order, or are killed, and start with a later version of the program.
+pub fn upgraded(seed: u64) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let upgrade = |at_ms, dice: &mut fastrand::Rng| {
+        let (in_order, rolling, after_all) = (dice.u8(..4) > 0, dice.bool(), dice.bool());
+        let fault = Fault::Upgrade { in_order, rolling, after_all };
+        Rule { at_ms, lasts_ms: dice.u64(20..300), fault }
+    };
+    let rules = Some(vec![upgrade(800, dice), upgrade(9_000, dice)]);
+    let path = if dice.bool() { Path::Simple } else { Path::Super };
+    let options = low(dice, Options { path, ..Options::default() });
+    let duration = Span::from_ms(16_000);
+    let nodes = [3, 3, 5, 2, 1][dice.usize(..5)];
+    (Settings { nodes, rules, duration, ..settings(seed, "list-append") }, options)
 }
 
 /// Settings and options that are drawn from the seed.
@@ -58,13 +157,27 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
         ..settings(seed, workload)
     };
     let options = if dice.bool() { Options::default() } else { Tiga::drawn_options(dice) };
+    let is_low = options == Options::default() && dice.bool();
+    let options = if is_low { low(dice, options) } else { options };
+    // More chunks would take too long for a run.
+    let is_large = ["tpcc", "ycsb-a"].contains(&workload);
+    let chunk_bytes = options.chunk_bytes.max(if is_large { 5_000 } else { 500 });
+    let options = Options { chunk_bytes, ..options };
     (settings, options)
+}
+
+/// The faults of several shards, which take no checkpoints yet: disks last, and programs stay.
+pub fn faults_of_shards() -> Vec<FaultKind> {
+    let is_known = |kind: &FaultKind| {
+        !matches!(kind, FaultKind::Upgrade | FaultKind::DiskLoss | FaultKind::Destroy)
+    };
+    FaultKind::ALL.iter().copied().filter(is_known).collect()
 }
 
 /// The same with several shards.
 pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
-    let nodes = [3, 3, 2, 1, 4][dice.usize(..5)];
-    (Settings { shards: [2, 2, 3][dice.usize(..3)], nodes, ..settings }, options)
+    let (nodes, shards) = ([3, 3, 2, 1, 4][dice.usize(..5)], [2, 2, 3][dice.usize(..3)]);
+    (Settings { shards, nodes, faults: faults_of_shards(), ..settings }, options)
 }

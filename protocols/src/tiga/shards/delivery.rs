@@ -43,13 +43,13 @@ pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> 
 }
 
 /// What is sent for one cell.
-type OfCell = (SnapshotVersion, Vec<RemoteResult>);
+pub(in super::super) type OfCell = (SnapshotVersion, Vec<RemoteResult>);
 
 /// Decodes what was sent for several cells.
 ///
 /// # Errors
 /// If the bytes are malformed.
-pub(super) fn decode_items(bytes: &[u8]) -> Result<Vec<OfCell>, DecodeError> {
+pub(in super::super) fn decode_items(bytes: &[u8]) -> Result<Vec<OfCell>, DecodeError> {
     const WHAT: &str = "items";
     let from = &mut Reader::new(bytes);
     let mut all = Vec::new();

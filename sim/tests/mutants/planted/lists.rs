@@ -90,6 +90,13 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::ViewForgotten,
     Bug::SyncedBeforeFsync,
     Bug::CeilingForgotten,
+    Bug::RunTwice,
+    Bug::RejoinedVotes,
+    Bug::StartUnverified,
+    Bug::SettledAlone,
+    Bug::OldViewCounts,
+    Bug::OtherShardsUncommitted,
+    Bug::ReceivedForgotten,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

@@ -1,0 +1,323 @@
+//! Messages of peers, and contents of the log and of checkpoints, that are nearly right.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader};
+use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
+use pangea_core::partition::ShardSet;
+use pangea_core::protocol::Message as _;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{CodeDigest, Footprint, LockMode, PointLock, Program};
+
+use super::Message;
+use super::ceiling::Limit;
+use super::cells::Cell;
+use super::checkpoint::Meta;
+use super::done::Done;
+use super::fast_replies::{Reply, decode_replies, encode_replies};
+use super::hashes::PrefixHash;
+use super::log::{Position, Suffix, ViewNumber};
+use super::notices::Notices;
+use super::rebuild::Entry;
+use super::rejoin::{Known, Rejoined, Replaced};
+use super::shards::decode_items;
+use super::stamp::{Issuer, Role, Stamp};
+use super::transactions::{self, Stamped};
+use super::verification::Proposal;
+use super::view_change::ViewReport;
+use super::views::{Decided, View};
+use crate::agreement::{Agreement, Record};
+use crate::fuzzing::{Outcome, Target, run, size};
+use crate::presence::Memory as _;
+use crate::request::Request;
+
+const NODES: usize = 3;
+
+fn stamp(us: u64) -> Stamp {
+    Issuer::new(NodeId(1), Role::Coordinator, Stamp::ZERO).issue(us)
+}
+
+fn txn(sequence: u64) -> TxnId {
+    TxnId::new(NodeId(1), sequence)
+}
+
+fn suffix() -> Suffix {
+    let cell = |version: u64, us: &[u64]| {
+        let txns = us.iter().map(|us| (txn(*us), stamp(*us))).collect();
+        Cell { version: SnapshotVersion(version), txns }
+    };
+    let cells = vec![cell(2, &[1_200, 1_700]), cell(3, &[]), cell(500, &[499_000])];
+    Suffix { view: ViewNumber(7), after: Position(300), cells }
+}
+
+fn bodies() -> Bytes {
+    let point = PointLock { table: TableId(1), key: Key::from(&b"p"[..]), mode: LockMode::Shared };
+    let footprint = Some(Footprint::new(vec![point], vec![]));
+    let of = |(sequence, code, footprint)| {
+        let program = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"a") };
+        let (txn, shards, origin) = (txn(sequence), ShardSet::default(), None);
+        let request = Request { txn, program, footprint, shards, origin };
+        Stamped { stamp: stamp(sequence), code: CodeDigest(code), request }
+    };
+    let all = [(40, 7, None), (41, 7, footprint), (42, 9, None)].map(of);
+    transactions::encode(all.iter())
+}
+
+fn entries() -> Vec<Entry> {
+    [40, 41].map(|us| Entry { stamp: stamp(us), txn: txn(us) }).to_vec()
+}
+
+fn report() -> Bytes {
+    ViewReport { suffix: suffix(), unsynced: entries(), told: stamp(900) }.encode()
+}
+
+fn proposal() -> Bytes {
+    let shards = [(txn(40), ShardSet::all(2))].into();
+    let (before, floor) = (SnapshotVersion(2), stamp(900));
+    Proposal { suffix: suffix(), before, floor, shards }.encode()
+}
+
+fn replies() -> Bytes {
+    let prefix = Some(PrefixHash::from_bits(1 << 100 | 5));
+    let of = |(us, prefix, result)| Reply { txn: txn(us), stamp: stamp(us), prefix, result };
+    encode_replies(&[(1, prefix, Some(Ok(vec![1, 2]))), (2, prefix, None)].map(of))
+}
+
+fn agreement() -> Vec<Record<Decided>> {
+    let view = Decided::View { number: 3, leaders: vec![NodeId(2)] };
+    let start = Decided::Start { number: 3, logs: vec![suffix().encode().to_vec()] };
+    let entries = vec![view, start];
+    vec![Record::Trimmed(3), Record::Entries { from: 3, entries }, Record::Decided(4)]
+}
+
+fn done() -> Done {
+    let mut done = Done::new(NODES);
+    done.note(&Cell { version: SnapshotVersion(3), txns: vec![(txn(9), stamp(2_500))] });
+    done.raise(NodeId(2), 300);
+    done
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let all = [
+        Message::Submit { transactions: bodies() },
+        Message::LogSync { closed: SnapshotVersion(300), suffix: suffix().encode() },
+        Message::Synced { view: 3, upto: 300 },
+        Message::Fetch { txns: vec![1, 1 << 60] },
+        Message::Found { transactions: bodies() },
+        Message::Agreement { bytes: Bytes::from_static(b"bytes") },
+        Message::ViewChange { view: 3, report: report() },
+        Message::StartView { suffix: suffix().encode() },
+        Message::Progress {
+            sent: 1_000_000,
+            view: 3,
+            normal: 2,
+            last: 300,
+            committed: 299,
+            leads: true,
+            is_leaving: false,
+            received: 300,
+            delay: 7,
+            first: 200,
+            published: 299,
+            done_below: 70_000,
+            replaced: 3,
+            code: 7,
+            decisions: 4,
+            is_settled: true,
+            is_sealed: false,
+        },
+        Message::FreshRequest { token: 5 },
+        Message::FreshReply { token: 5, version: SnapshotVersion(300) },
+        Message::FastReplies { view: 3, replies: replies() },
+        Message::Prepare { view: 3, transactions: bodies() },
+        Message::Prepared { view: 3 },
+        Message::Proposal { view: 3, proposal: proposal() },
+        Message::View {
+            view: 4,
+            leaders: vec![NodeId(2), NodeId(0)],
+            started: 3,
+            log: suffix().encode(),
+        },
+        Message::Notices { view: 3, notices: Bytes::from_static(&[0, 0, 0, 0]) },
+        Message::Subscribe { kept: 300 },
+        Message::Unsubscribe {},
+        Message::Committed { view: 3, through: 300, cells: vec![298, 300] },
+        Message::Items { items: Bytes::new() },
+        Message::Outcome { version: SnapshotVersion(300), result: Bytes::from_static(&[3; 9]) },
+        Message::Digests {
+            digests: vec![crate::digests::EpochDigest {
+                epoch: SnapshotVersion(9),
+                scope: 0,
+                tables: vec![(TableId(7), 1)],
+            }],
+        },
+    ];
+    let encode = |message: &Message| {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        out
+    };
+    all.iter().map(encode).collect()
+}
+
+/// Decodes the contents of a message that are decoded separately.
+fn look_inside(message: &Message) -> Result<u32, DecodeError> {
+    match message {
+        Message::Submit { transactions } | Message::Found { transactions } => {
+            let all = transactions::decode(transactions)?;
+            let again = transactions::encode(all.iter());
+            assert_eq!(transactions::decode(&again), Ok(all.clone()));
+            Ok(size(all.len()))
+        }
+        Message::LogSync { suffix, .. } | Message::StartView { suffix } => {
+            let suffix = Suffix::decode(suffix)?;
+            assert_eq!(Suffix::decode(&suffix.encode()), Ok(suffix.clone()));
+            Ok(size(suffix.cells.len()))
+        }
+        Message::ViewChange { report, .. } => {
+            let report = ViewReport::decode(report)?;
+            assert_eq!(ViewReport::decode(&report.encode()), Ok(report.clone()));
+            Ok(size(report.unsynced.len()))
+        }
+        Message::FastReplies { replies, .. } => {
+            let replies = decode_replies(replies)?;
+            assert_eq!(decode_replies(&encode_replies(&replies)), Ok(replies.clone()));
+            Ok(size(replies.len()))
+        }
+        Message::Prepare { transactions, .. } => {
+            Ok(size(transactions::decode(transactions)?.len()))
+        }
+        Message::Proposal { proposal, .. } => {
+            let proposal = Proposal::decode(proposal)?;
+            assert_eq!(Proposal::decode(&proposal.encode()), Ok(proposal.clone()));
+            Ok(size(proposal.shards.len()))
+        }
+        Message::Notices { notices, .. } => Notices::decode(notices).map(|_| 0),
+        Message::Items { items } => Ok(size(decode_items(items)?.len())),
+        _ => Ok(0),
+    }
+}
+
+fn look_at_message(input: &[u8]) -> Outcome {
+    let message = match Message::decode(&Bytes::copy_from_slice(input)) {
+        Ok(message) => message,
+        Err(error) => return Outcome::refused(error),
+    };
+    let mut encoded = Vec::new();
+    message.encode(&mut encoded);
+    let again = Message::decode(&encoded.into());
+    assert_eq!(again.as_ref(), Ok(&message), "the encoding is reversible");
+    if let Err(refused) = message.check(NODES) {
+        return Outcome::refused(refused);
+    }
+    match look_inside(&message) {
+        Ok(inside) => Outcome::taken((input[0], inside.leading_zeros())),
+        Err(error) => Outcome::refused(error),
+    }
+}
+
+#[test]
+fn tiga_messages() {
+    run(Target {
+        name: "tiga-message",
+        seeds: messages(),
+        mend: |_| {},
+        look: look_at_message,
+        bytes_max: 4 << 10,
+        // A transaction of some 20 bytes takes 200, and there are copies of it.
+        bytes_per_byte: 256,
+    });
+}
+
+/// Decodes the contents of a record or of a checkpoint, and encodes them again.
+fn look_at_state(input: &[u8]) -> Outcome {
+    let Some((kind, bytes)) = input.split_first() else { return Outcome::refused("nothing") };
+    let bytes = &Bytes::copy_from_slice(bytes);
+    let from = &mut Reader::new(bytes);
+    let again = match kind % 5 {
+        0 => Meta::decode(bytes, (NODES, NODES)).map(|it| {
+            let out = it.encode();
+            let again = Meta::decode(&out, (NODES, NODES)).expect("the encoding is reversible");
+            assert_eq!(again.encode(), out);
+            out.len()
+        }),
+        1 => Known::decode(bytes, NODES).map(|it| it.encode().len()),
+        2 => Rejoined::decode(bytes, NODES).map(|it| it.encode().len()),
+        3 => Done::decode(from, NODES).map(|it| {
+            let mut out = Vec::new();
+            it.encode(&mut out);
+            assert_eq!(Done::decode(&mut Reader::new(&out), NODES), Ok(it));
+            out.len()
+        }),
+        _ => transactions::decode_record(bytes).map(|(_, all)| all.len()),
+    };
+    match again {
+        Ok(len) => Outcome::taken((kind % 5, size(len).leading_zeros())),
+        Err(error) => Outcome::refused((kind % 5, error.to_string())),
+    }
+}
+
+fn states() -> Vec<Vec<u8>> {
+    let view = View { number: ViewNumber(4), leaders: vec![NodeId(2)] };
+    let limit = Limit { us: 1_000_000, sequence: 70_000 };
+    let meta = Meta {
+        log_head: LogPosition(9),
+        suffix: suffix(),
+        had: (ViewNumber(3), Position(310)),
+        view: view.clone(),
+        decided: Some(ViewNumber(4)),
+        started: (ViewNumber(3), vec![suffix().encode()]),
+        told: stamp(900),
+        in_time: entries(),
+        limit,
+        done: done(),
+        log_identities: vec![1, 2, 3],
+        replaced: Some(Replaced { after: ViewNumber(3), upto: SnapshotVersion(300) }),
+        agreement: agreement(),
+        transactions: bodies(),
+    };
+    let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
+    let known = Known {
+        is_whole: true,
+        view: view.clone(),
+        published: SnapshotVersion(300),
+        issued: limit,
+        agreement: Agreement::new(NodeId(0), &topology, agreement(), 0).durable_state(),
+    };
+    let rejoined = Rejoined {
+        view,
+        upto: SnapshotVersion(300),
+        issued: limit,
+        log_identities: vec![1, 2, 3],
+        agreement: agreement(),
+    };
+    let mut table = Vec::new();
+    done().encode(&mut table);
+    let header = transactions::encode_in_time(ViewNumber(3), [0, 2].into_iter());
+    let all: [Vec<u8>; 5] = [
+        meta.encode().to_vec(),
+        known.encode().to_vec(),
+        rejoined.encode().to_vec(),
+        table,
+        [&header[..], &bodies()].concat(),
+    ];
+    let with_kind = |(kind, mut bytes): (usize, Vec<u8>)| {
+        bytes.insert(0, kind as u8);
+        bytes
+    };
+    all.into_iter().enumerate().map(with_kind).collect()
+}
+
+#[test]
+fn tiga_records_and_checkpoints() {
+    run(Target {
+        name: "tiga-state",
+        seeds: states(),
+        mend: |_| {},
+        look: look_at_state,
+        // Serde's initial reservation for a list of decisions.
+        bytes_max: 8 << 20,
+        bytes_per_byte: 256,
+    });
+}
