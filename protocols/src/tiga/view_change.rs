@@ -189,7 +189,7 @@ impl Tiga {
         // Of a later view, a log has what is committed.
         let is_whole = suffix.view <= log.view || suffix.last() >= log.base();
         let is_known = suffix.after <= log.last() && is_whole;
-        let is_begun = self.state.leading.is_some() || self.state.incoming.is_start();
+        let is_begun = !self.state.may_lead() || self.state.incoming.is_start();
         if !is_for_me || is_begun || suffix.view >= view || !is_known {
             return cx.mark("tiga.view_change_too_late");
         }
