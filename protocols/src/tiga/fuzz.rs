@@ -321,3 +321,101 @@ fn tiga_records_and_checkpoints() {
         bytes_per_byte: 256,
     });
 }
+
+#[test]
+fn records_and_checkpoints_survive_their_encoding() {
+    for state in states() {
+        let (kind, bytes) = (state[0], Bytes::copy_from_slice(&state[1..]));
+        let again = match kind {
+            0 => Meta::decode(&bytes, NODES).expect("it was encoded").encode(),
+            1 => Known::decode(&bytes, NODES).expect("it was encoded").encode(),
+            2 => Rejoined::decode(&bytes, NODES).expect("it was encoded").encode(),
+            _ => continue,
+        };
+        assert_eq!(again, bytes, "kind {kind}");
+    }
+}
+
+/// A progress report with one number changed.
+fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
+    let mut numbers = [1; 9];
+    change(&mut numbers);
+    let [view, normal, last, committed, first, published, done_below, replaced, decisions] =
+        numbers;
+    Message::Progress {
+        sent: u64::MAX,
+        view,
+        normal,
+        last,
+        committed,
+        leads: true,
+        is_leaving: false,
+        delay: u64::MAX,
+        first,
+        published,
+        done_below,
+        replaced,
+        code: u64::MAX,
+        decisions,
+        is_settled: false,
+        is_sealed: false,
+    }
+}
+
+#[test]
+fn numbers_that_no_replica_reaches_are_refused() {
+    const TOO_LARGE: u64 = (1 << 48) + 1;
+    assert_eq!(progress(|_| {}).check(NODES), Ok(()), "times and codes can be anything");
+    for index in 0..9 {
+        let refused = progress(|numbers| numbers[index] = TOO_LARGE).check(NODES);
+        assert_eq!(refused, Err("tiga.malformed_progress"), "number {index}");
+    }
+    let version = SnapshotVersion(TOO_LARGE);
+    let all = [
+        Message::Synced { view: TOO_LARGE, upto: 1 },
+        Message::Synced { view: 1, upto: TOO_LARGE },
+        Message::FreshReply { token: 1, version },
+    ];
+    assert!(all.iter().all(|message| message.check(NODES).is_err()));
+}
+
+#[test]
+fn logs_and_reports_of_the_far_future_are_refused() {
+    let of = |view: u64, after: u64, version: u64| {
+        let cells = vec![Cell { version: SnapshotVersion(version), txns: Vec::new() }];
+        Suffix { view: ViewNumber(view), after: Position(after), cells }
+    };
+    let is_taken = |suffix: &Suffix| Suffix::decode(&suffix.encode()).is_ok();
+    assert!(is_taken(&of(1, 1, 1)));
+    for huge in [(1 << 48) + 1, u64::MAX] {
+        assert!(!is_taken(&of(huge, 1, 1)) && !is_taken(&of(1, huge, 1)), "{huge}");
+        assert!(!is_taken(&of(1, 1, huge)), "{huge}");
+    }
+    let last = Stamp::from_bits(u64::MAX);
+    let of = |told, stamp| {
+        let unsynced = vec![Entry { stamp, txn: txn(1) }];
+        ViewReport { suffix: suffix(), unsynced, told }
+    };
+    let is_taken = |report: ViewReport| ViewReport::decode(&report.encode()).is_ok();
+    assert!(is_taken(of(stamp(1), stamp(2))));
+    assert!(!is_taken(of(last, stamp(2))) && !is_taken(of(stamp(1), last)));
+}
+
+#[test]
+fn a_coordinator_sends_its_own_transactions_with_its_own_stamps() {
+    let all = transactions::decode(&bodies()).expect("they were encoded");
+    let is_taken = |all: &[Stamped], sender| transactions::are_sound(all, NODES, sender);
+    assert!(is_taken(&all, Some(NodeId(1))) && is_taken(&all, None));
+    assert!(!is_taken(&all, Some(NodeId(2))), "they are of another coordinator");
+    assert!(!transactions::are_sound(&all, 1, None), "there is no such node");
+    let with = |stamp| {
+        let mut all = all.clone();
+        all[0].stamp = stamp;
+        is_taken(&all, None)
+    };
+    assert!(with(stamp(1)));
+    assert!(!with(Stamp::from_bits(u64::MAX)), "of the far future");
+    let raised = Issuer::new(NodeId(1), Role::Leader, Stamp::ZERO).issue(5);
+    let of_another = Issuer::new(NodeId(2), Role::Coordinator, Stamp::ZERO).issue(5);
+    assert!(!with(raised) && !with(of_another), "it did not issue that");
+}

@@ -100,9 +100,9 @@ impl State {
         mutate!(RejoinedVotes: self.replaced.is_none() => true)
     }
 
-    /// Whether this replica may lead its view.
+    /// Whether this replica may begin its view, as the leader: it did not begin it before a crash.
     pub(super) fn may_lead(&self) -> bool {
-        self.replaced.is_none_or(|it| it.after < self.views.view.number)
+        !self.is_normal() && self.replaced.is_none_or(|it| it.after < self.views.view.number)
     }
 
     /// The status for operators while this replica does not count.

@@ -80,7 +80,9 @@ impl State {
         let staying = here().filter(|node| stopping(*node).is_none()).count();
         let majority = self.replica.topology.majority();
         let are_settled = || here().filter_map(stopping).all(|is_settled| is_settled);
-        here().count() < majority || staying < majority && are_settled()
+        // The others may have heard that it has ended, and be about to end themselves.
+        let is_final = || self.has_ended() || here().count() < majority || are_settled();
+        staying < majority && is_final()
     }
 
     /// Notes since when this leader is sealed. The shard's clock reads `now`.

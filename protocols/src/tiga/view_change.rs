@@ -249,7 +249,7 @@ impl Tiga {
         let is_for_me = self.state.is_leader() && views.view.number == view;
         let is_known = report.suffix.after <= log.last() && report.suffix.last() >= log.base();
         let is_known = is_known && report.suffix.view == log.view;
-        let is_begun = self.state.is_normal() || !views.chosen.is_empty();
+        let is_begun = !self.state.may_lead() || !views.chosen.is_empty();
         if !is_for_me || is_begun || self.state.lacks_start() || !is_known {
             return cx.mark("tiga.view_change_too_late");
         }
