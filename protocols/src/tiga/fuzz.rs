@@ -327,7 +327,7 @@ fn records_and_checkpoints_survive_their_encoding() {
     for state in states() {
         let (kind, bytes) = (state[0], Bytes::copy_from_slice(&state[1..]));
         let again = match kind {
-            0 => Meta::decode(&bytes, NODES).expect("it was encoded").encode(),
+            0 => Meta::decode(&bytes, (NODES, NODES)).expect("it was encoded").encode(),
             1 => Known::decode(&bytes, NODES).expect("it was encoded").encode(),
             2 => Rejoined::decode(&bytes, NODES).expect("it was encoded").encode(),
             _ => continue,
@@ -350,6 +350,7 @@ fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
         committed,
         leads: true,
         is_leaving: false,
+        received: 0,
         delay: u64::MAX,
         first,
         published,

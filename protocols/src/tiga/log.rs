@@ -40,6 +40,14 @@ impl Suffix {
         Position(self.after.0 + self.cells.len() as u64)
     }
 
+    /// The part after a position, if the suffix begins before it.
+    #[must_use]
+    pub(super) fn beyond(mut self, position: Position) -> Self {
+        let skipped = position.0.saturating_sub(self.after.0) as usize;
+        self.cells.drain(..skipped.min(self.cells.len()));
+        Self { after: self.after.max(position), ..self }
+    }
+
     /// Encodes the suffix. [`Suffix::decode`] is the inverse.
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();

@@ -142,7 +142,7 @@ impl Tiga {
 
     /// Transactions arrive from their coordinator.
     pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
-        let node_count = self.state.replica.topology.node_count();
+        let node_count = self.state.cluster.node_count();
         match transactions::decode(&bytes) {
             Ok(all) if transactions::are_sound(&all, node_count, Some(from)) => {
                 self.take_transactions(cx, all.into_iter().map(Arc::new), bytes);
@@ -182,7 +182,7 @@ impl Tiga {
 
     /// A peer has sent transactions that were asked for. They may have been late.
     pub(super) fn on_found(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
-        let node_count = self.state.replica.topology.node_count();
+        let node_count = self.state.cluster.node_count();
         let all = transactions::decode(&bytes).ok();
         let all = all.filter(|all| transactions::are_sound(all, node_count, None));
         let Some(all) = all else {

@@ -283,7 +283,8 @@ impl Tiga {
         let suffixes = || logs.values().map(|report| &report.suffix);
         let best = suffixes().max_by_key(|it| (it.view, it.last()));
         let best = mutate!(ShortestLog: best => suffixes().min_by_key(|it| it.last()));
-        let best = best.expect("there are enough").clone();
+        // What this replica has forgotten is in each log.
+        let best = best.expect("there are enough").clone().beyond(log.base());
         // Up to there, all logs of one view are the same.
         let position = suffixes().map(|it| it.after).max().unwrap_or_default();
         let position = position.max(commit.committed);
