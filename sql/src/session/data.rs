@@ -124,8 +124,8 @@ impl Session {
                 let error = self.give_back_after(&borrowed, abort.into());
                 Err(violating(&planned, error))
             }
-            Outcome::Committed { version, result, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, result, .. } => {
+                self.note_commit(txn, version);
                 let returned = Returned::decode(&result)?;
                 self.give_back(&borrowed, &returned.current);
                 self.note_drawn(returned.current, returned.last_number);

@@ -158,8 +158,8 @@ impl Session {
                 self.native_alone(&native, values).await
             }
             Outcome::Aborted(abort) => Err(abort.into()),
-            Outcome::Committed { version, result, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, result, .. } => {
+                self.note_commit(txn, version);
                 let rows = native.returned(&result)?;
                 Ok(self.called(native.columns(), rows))
             }
