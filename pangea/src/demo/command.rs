@@ -41,6 +41,8 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\q               stop everything
   Ctrl-C           cancel the running statement, or else stop everything
   With --partitions, REGION can be the name of a node, such as us-east.0.
+  With --caches, \\kill, \\start and \\cut also take the name of a cache, such as us-east.cache.
+  A region's name means its node alone, but a cut is of its cache, too.
   Anything else is SQL and ends with a semicolon.";
 
 impl FromStr for Command {
