@@ -21,20 +21,20 @@ use super::server::{Server, connection, one_thread};
 
 /// A node that loses commits when it is told to.
 #[derive(Clone)]
-struct Losing {
+struct Unreliable {
     engine: MemoryEngine,
     losses: Arc<Losses>,
     last: Arc<Mutex<TxnId>>,
 }
 
-impl Losing {
+impl Unreliable {
     fn lose_last(&self, is_certain: bool) {
         self.losses.report(*self.last.lock().unwrap(), is_certain);
     }
 }
 
 #[async_trait::async_trait]
-impl Engine for Losing {
+impl Engine for Unreliable {
     fn store(&self) -> &Arc<Store> {
         self.engine.store()
     }
@@ -86,7 +86,7 @@ async fn connect(address: SocketAddr) -> (Client, UnboundedReceiver<DbError>) {
 #[test]
 fn a_client_is_warned_of_its_own_commit_that_is_lost_and_no_other_client_is() {
     let engine =
-        Losing { engine: MemoryEngine::new(), losses: Arc::default(), last: Arc::default() };
+        Unreliable { engine: MemoryEngine::new(), losses: Arc::default(), last: Arc::default() };
     one_thread().block_on(async {
         let server = Server::start(engine.clone()).await;
         let (one, mut of_one) = connect(server.address).await;
