@@ -97,6 +97,8 @@ impl FromStr for Isolation {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
+        // As in files: see the attribute of the variant.
+        let name = if name == "snapshot" { Self::Snapshot.name() } else { name };
         Self::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             format!("unknown isolation level {name:?}; known: {names}")

@@ -189,6 +189,7 @@ bugs! {
     LoggedEarly, "logged-early", "An epoch is logged before it is confirmed.";
     RetreatForgotten, "retreat-forgotten",
         "Early epochs stay although their batches do not count.";
+    LossUntold, "loss-untold", "The loss of an acknowledged commit is not reported.";
     LostReadCounts, "lost-read-counts", "A transaction commits that has read a lost epoch.";
     EarlierLifeMissing, "earlier-life-missing",
         "A replica that joins has ended its epochs although its batches are missing.";

@@ -41,7 +41,7 @@ use bytes::Bytes;
 use crate::codec::DecodeError;
 use crate::cpu_stage::{CpuStage, Meter};
 use crate::guarantee::{Guarantee, Isolation, Isolations, TortureSetting, Variant};
-use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
+use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket, TxnId};
 use crate::key::Key;
 use crate::latency::{LatencyObserver, Milestone};
 use crate::pool::Pool;
@@ -114,6 +114,13 @@ pub trait Protocol: Sized + Send + 'static {
     /// Returns whether commits may be acknowledged with these settings before another region has a
     /// copy, so that the loss of a region may lose them.
     fn may_lose_commits(options: &Self::Options) -> bool {
+        let _ = options;
+        false
+    }
+
+    /// Returns whether commits may be lost with these settings that no node names in its log, so
+    /// that a check of what clients saw can't know them.
+    fn may_lose_unnamed(options: &Self::Options) -> bool {
         let _ = options;
         false
     }
@@ -343,6 +350,14 @@ pub enum Effect<P: Protocol> {
         /// The number of acknowledged transactions of this node that are in no version now.
         acknowledged: u64,
     },
+    /// A transaction that this node has acknowledged as committed is lost, or may be. It comes
+    /// before the version of the acknowledgement is confirmed ([`Effect::Lineage`]).
+    LostCommit {
+        /// Its name in the acknowledgement.
+        txn: TxnId,
+        /// Whether it is lost. Otherwise others have decided it, and this node does not know how.
+        is_certain: bool,
+    },
     /// The node has recovered all data of the node that it replaced, so its next start is an
     /// ordinary one. See [`Durable::is_replaced`].
     Rejoined,
@@ -539,6 +554,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Reports versions that are rolled back: see [`Effect::Lost`].
     pub fn lost(&mut self, after: SnapshotVersion, versions: u64, acknowledged: u64) {
         self.effects.push(Effect::Lost { after, versions, acknowledged });
+    }
+
+    /// Reports the loss of an acknowledged transaction: see [`Effect::LostCommit`].
+    pub fn lost_commit(&mut self, txn: TxnId, is_certain: bool) {
+        self.effects.push(Effect::LostCommit { txn, is_certain });
     }
 
     /// Reports that this node has completed the replacement of a lost one.

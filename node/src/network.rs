@@ -20,7 +20,8 @@ use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
 use crate::remote_rows::RemoteShards;
 use crate::transport::{
-    Compression, Likeness, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
+    Compression, Likeness, REFUSED, REFUSES, Transport, TransportConfig, TransportError,
+    TransportEvent,
 };
 
 /// The maximum number of rows in one answer, even if the client requests more.
@@ -175,7 +176,8 @@ fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
             Some(peer) => {
                 let name = handle.topology().node_name(peer);
                 tracing::warn!("{name} at {address}: {reason}");
-                if reason.starts_with(REFUSES) {
+                // Only one of two nodes connects to the other.
+                if [REFUSES, REFUSED].iter().any(|words| reason.starts_with(words)) {
                     handle.inbox().on_peer_refusal(peer, reason);
                 }
             }

@@ -194,6 +194,17 @@ impl WithProtocol for MayLoseCommits<'_> {
     }
 }
 
+/// Whether a protocol may lose acknowledged transactions with these settings that no log names.
+pub struct MayLoseUnnamed<'a>(pub &'a toml::Table);
+
+impl WithProtocol for MayLoseUnnamed<'_> {
+    type Output = Result<bool, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        Ok(P::may_lose_unnamed(&parse_options::<P>(self.0)?))
+    }
+}
+
 /// Reads the value of a setting: a number, a truth value or a quoted string as in TOML, or else an
 /// unquoted word.
 pub fn parse_value(text: &str) -> toml::Value {

@@ -20,6 +20,7 @@ const MIXED: &str = "mixed";
 /// let levels: Levels = "snapshot-isolation,read-committed".parse()?;
 /// assert!(levels.all().eq([Isolation::ReadCommitted, Isolation::Snapshot]));
 /// assert_eq!(levels.to_string(), "read-committed,snapshot-isolation");
+/// assert_eq!("snapshot".parse(), Ok(Levels::from(Isolation::Snapshot)));
 /// assert_eq!("mixed".parse(), Ok(Levels::MIXED));
 /// # Ok::<(), String>(())
 /// ```

@@ -16,6 +16,7 @@ use pangea_core::txn::{Outcome, Program, Registry};
 
 pub use crate::error::Unavailable;
 use crate::history::History;
+use crate::losses::Losses;
 use crate::remote_rows::RemoteSnapshot;
 
 /// A node as sessions see it. Sessions share it in an `Arc`.
@@ -82,6 +83,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Recent snapshots, if the node retains them.
     fn history(&self) -> Option<&History> {
+        None
+    }
+
+    /// The acknowledged commits that the node has lost, if its protocol can lose any.
+    fn losses(&self) -> Option<&Losses> {
         None
     }
 

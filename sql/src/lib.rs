@@ -24,6 +24,7 @@ mod guarded;
 pub mod history;
 mod insight;
 mod keys;
+pub mod losses;
 pub mod memory;
 pub mod native;
 pub mod notice;

@@ -41,7 +41,7 @@ use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::roles::RoleStatement;
-pub(crate) use self::unsupported::system_column;
+pub(crate) use self::unsupported::{check_locks, system_column};
 pub(crate) use self::walk::{for_each_expr, walk};
 pub(crate) use self::writes::{is_write, names_write};
 use crate::catalog::CheckOption;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pangea_core::hash::HashMap;
-use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, FirstRun, Message, Protocol};
 use pangea_core::store::Pin;
@@ -112,10 +112,14 @@ impl<P: Protocol> Driver<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 self.note_master_term((shard, from), master_term, is_final)
             }
-            Effect::Lineage { .. } => {}
-            Effect::Lost { after, versions, acknowledged } => {
-                warn_of_loss(after.0, versions, acknowledged);
+            Effect::Lineage { version, is_final: true, .. } => {
+                self.inbox.losses().confirm(version);
             }
+            Effect::Lineage { version, .. } => self.inbox.losses().publish_early(version),
+            Effect::Lost { after, versions, acknowledged } => {
+                self.note_rollback(after, versions, acknowledged);
+            }
+            Effect::LostCommit { txn, is_certain } => self.note_lost_commit(txn, is_certain),
             Effect::Mark(name) => self.count(name),
         }
     }
@@ -203,6 +207,46 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
+    fn note_lost_commit(&mut self, txn: TxnId, is_certain: bool) {
+        tracing::debug!(%txn, is_certain, "an acknowledged transaction is lost");
+        self.untold_losses[usize::from(!is_certain)] += 1;
+        self.inbox.losses().report(txn, is_certain);
+    }
+
+    /// Logs that snapshot versions after one are rolled back.
+    fn note_rollback(&mut self, after: SnapshotVersion, versions: u64, acknowledged: u64) {
+        // Each of them was reported before.
+        self.untold_losses[0] = self.untold_losses[0].saturating_sub(acknowledged);
+        let after = after.0;
+        tracing::warn!(
+            after,
+            versions,
+            acknowledged,
+            "this node was removed, and rolls back {versions} snapshot versions that the others do \
+             not have: {acknowledged} transactions that it had acknowledged are lost, because \
+             geogauss.ack is not \"replicated\""
+        );
+    }
+
+    /// Tells the operator of commits that were lost without a rollback here.
+    pub(super) fn tell_losses(&mut self) {
+        let [lost, unknown] = std::mem::take(&mut self.untold_losses);
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "{lost} transactions that this node had acknowledged are lost: they depended on \
+                 some that others did not have, because geogauss.ack is not \"replicated\""
+            );
+        }
+        if unknown > 0 {
+            tracing::warn!(
+                unknown,
+                "{unknown} transactions that this node had acknowledged may be lost: it got the \
+                 state of another node, which does not tell"
+            );
+        }
+    }
+
     fn pending_of(&mut self, ticket: Ticket) -> Waiting {
         let waiting = take_pending(&mut self.pending, ticket);
         self.inbox.on_answered();
@@ -217,18 +261,6 @@ impl<P: Protocol> Driver<P> {
         };
         checkpointer.request(pin, meta);
     }
-}
-
-/// Logs that snapshot versions after one are rolled back.
-fn warn_of_loss(after: u64, versions: u64, acknowledged: u64) {
-    tracing::warn!(
-        after,
-        versions,
-        acknowledged,
-        "this node was removed, and rolls back {versions} snapshot versions that the others do not \
-         have: {acknowledged} transactions that it had acknowledged are lost, because geogauss.ack \
-         is not \"replicated\""
-    );
 }
 
 /// Records the protocol's decision in the trace when it is first reported.

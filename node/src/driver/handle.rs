@@ -15,6 +15,7 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_sql::engine::{Engine, NodeInfo, Trace, Unavailable};
 use pangea_sql::history::History;
+use pangea_sql::losses::Losses;
 use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::sync::oneshot;
 
@@ -237,6 +238,10 @@ impl<P: Protocol> Engine for Handle<P> {
 
     fn history(&self) -> Option<&History> {
         Some(&self.0.history)
+    }
+
+    fn losses(&self) -> Option<&Losses> {
+        Some(self.0.inbox.losses())
     }
 
     fn pool(&self) -> &dyn Pool {

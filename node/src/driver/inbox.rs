@@ -17,6 +17,7 @@ use pangea_core::protocol::{Message, Protocol, Request, Status, WaitsFor};
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::{Trace, Unavailable};
+use pangea_sql::losses::Losses;
 
 use super::Stopped;
 use super::latency::LatencySamples;
@@ -217,6 +218,7 @@ impl Closed {
 pub struct Inbox<P: Protocol> {
     reachability: Reachability,
     latency: Arc<LatencySamples>,
+    losses: Losses,
     state: Mutex<State<P>>,
     work: Condvar,
     room: Condvar,
@@ -261,6 +263,7 @@ impl<P: Protocol> Inbox<P> {
         Self {
             reachability,
             latency: Arc::default(),
+            losses: Losses::default(),
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -332,6 +335,11 @@ impl<P: Protocol> Inbox<P> {
     /// The latency samples of transactions.
     pub fn latency(&self) -> &Arc<LatencySamples> {
         &self.latency
+    }
+
+    /// The acknowledged commits that the node has lost.
+    pub fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// Handles a peer's message. Decodes it on the caller's thread, and blocks while too many bytes

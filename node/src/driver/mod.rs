@@ -171,6 +171,9 @@ pub struct Driver<P: Protocol> {
     counters: BTreeMap<&'static str, u64>,
     /// What this node had discarded of earlier masters at the last confirmed master term.
     discarded: Discarded,
+    /// The numbers of lost commits that the operator was not told of yet: of those that are lost
+    /// for certain, and of those whose fate is unknown.
+    untold_losses: [u64; 2],
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
@@ -220,6 +223,7 @@ impl<P: Protocol> Driver<P> {
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
             discarded: Discarded::default(),
+            untold_losses: [0; 2],
             effects: Vec::new(),
             appends: Vec::new(),
             last_frame: Bytes::new(),
@@ -381,6 +385,7 @@ impl<P: Protocol> Driver<P> {
     fn watch_waits(&mut self, now: Timestamp) {
         if now.since(self.waits_told) >= WAITS_TOLD {
             self.waits_told = now;
+            self.tell_losses();
             let Status { waits_for, refused, strangers, members, .. } = self.protocol.status();
             self.is_starting |= refused.is_some();
             self.inbox.on_waits(waits_for);

@@ -36,6 +36,7 @@ use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_sql::Signals;
 use pangea_sql::engine::{Engine, Interruption, NodeInfo, Trace, Unavailable};
 use pangea_sql::history::History;
+use pangea_sql::losses::Losses;
 use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::runtime::RuntimeFlavor;
 use tokio::sync::watch;
@@ -298,6 +299,10 @@ impl Engine for Cancellable {
 
     fn pool(&self) -> &dyn Pool {
         self.engine.pool()
+    }
+
+    fn losses(&self) -> Option<&Losses> {
+        self.engine.losses()
     }
 
     fn isolations(&self) -> Isolations {

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::Lane;
 
-use super::CLIENTS_MAX;
 use super::frame::{self, Decoder, Frame, Kind};
 use super::hello::{Hello, PeerHello, Refusal};
 use super::lifetime::Open;
 use super::peer::Peer;
 use super::session::{self, Connection, Session, is_timeout, lane_decoder};
 use super::shared::Shared;
+use super::{CLIENTS_MAX, REFUSED};
 use crate::client;
 
 /// Timeout for the other side to send a hello, or to answer it. It is above the longest emulated
@@ -158,7 +158,7 @@ fn refuse_peer(
         return refuse(shared, stream, address, refusal);
     };
     if !shared.is_stopping() {
-        peer.report(shared, &format!("refused: {refusal}"));
+        peer.report(shared, &format!("{REFUSED}{refusal}"));
         let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
     }
 }

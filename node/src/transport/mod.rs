@@ -104,6 +104,9 @@ const FINISH_MAX: Duration = Duration::from_millis(2_500);
 /// The prefix of a trouble's reason if the peer is reachable and refuses this node.
 pub const REFUSES: &str = "it refuses this node";
 
+/// The prefix of a trouble's reason if this node refuses the peer.
+pub const REFUSED: &str = "refused: ";
+
 /// The configuration of a transport.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {

@@ -2,6 +2,7 @@
 
 mod calvin_sql;
 mod endings;
+mod geogauss_losses;
 mod geogauss_sql;
 mod insight;
 mod log;

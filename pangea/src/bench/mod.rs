@@ -282,7 +282,7 @@ impl Arguments {
         }
         let plan = Plan {
             options: self.options()?.0,
-            has_caches: self.caches,
+            caches: self.caches.into(),
             jitter_ms: self.jitter,
             durability: self.durability,
             is_metered: self.stages,

@@ -169,6 +169,31 @@ impl Cluster {
         Ok(clients)
     }
 
+    /// Connects a native client to every cache, in order.
+    ///
+    /// # Errors
+    /// If a connection fails.
+    pub async fn clients_of_caches(&self) -> Result<Vec<Client>, Failure> {
+        let mut clients = Vec::new();
+        for cache in &self.caches {
+            clients.push(cache.client().await?);
+        }
+        Ok(clients)
+    }
+
+    /// The nodes and then the caches, by number.
+    pub fn processes(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut().chain(&mut self.caches)
+    }
+
+    /// The node or cache with this number.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn process(&mut self, number: NodeId) -> &mut Member {
+        self.processes().nth(number.index()).expect("the number is of a node or cache")
+    }
+
     /// Handles to the process ids of the nodes, in order.
     pub fn process_handles(&self) -> Vec<ProcessHandle> {
         self.members.iter().map(Member::process_handle).collect()
@@ -200,6 +225,9 @@ impl Cluster {
     pub fn nodes_in(&self, region: &str) -> Result<Vec<NodeId>, String> {
         let places = self.plan.places();
         let nodes = nodes_named(&places, region);
+        if nodes.is_empty() && self.cache_named(region).is_some() {
+            return Err(format!("{region} is a cache, which has no tables: use its node"));
+        }
         if nodes.is_empty() {
             let regions = match self.plan.shards() {
                 1 => places.join(", "),
@@ -211,9 +239,51 @@ impl Cluster {
                     )
                 }
             };
-            return Err(format!("there is no region {region:?}; expected {regions}"));
+            let caches = match self.caches.is_empty() {
+                true => String::new(),
+                false => {
+                    let names: Vec<&str> = self.caches.iter().map(Member::name).collect();
+                    format!(", with the caches {}", names.join(", "))
+                }
+            };
+            return Err(format!("there is no region {region:?}; expected {regions}{caches}"));
         }
         Ok(nodes.into_iter().map(|node| NodeId(node as u16)).collect())
+    }
+
+    /// Returns the nodes of a region, or the node or cache with this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn processes_in(&self, name: &str) -> Result<Vec<NodeId>, String> {
+        self.cache_named(name).map_or_else(|| self.nodes_in(name), |cache| Ok(vec![cache]))
+    }
+
+    /// Returns both ends of a link. Those of a link between regions include the caches of their
+    /// nodes.
+    ///
+    /// # Errors
+    /// If a name is of no region, node or cache.
+    pub fn ends_of(&self, a: &str, b: &str) -> Result<(Vec<NodeId>, Vec<NodeId>), String> {
+        if self.cache_named(a).or(self.cache_named(b)).is_some() {
+            return Ok((self.processes_in(a)?, self.processes_in(b)?));
+        }
+        Ok((self.with_caches(a)?, self.with_caches(b)?))
+    }
+
+    fn with_caches(&self, name: &str) -> Result<Vec<NodeId>, String> {
+        let mut ends = self.nodes_in(name)?;
+        let home = |cache: &Member| cache.config.me().cache_of;
+        let is_of_them = |cache: &&Member| home(cache).is_some_and(|home| ends.contains(&home));
+        let caches: Vec<NodeId> =
+            self.caches.iter().filter(is_of_them).map(|cache| cache.config.node).collect();
+        ends.extend(caches);
+        Ok(ends)
+    }
+
+    fn cache_named(&self, name: &str) -> Option<NodeId> {
+        let cache = self.caches.iter().find(|cache| cache.name() == name)?;
+        Some(cache.config.node)
     }
 
     /// Starts a cluster, runs the work with it, and stops it whether or not the work succeeded.
@@ -260,7 +330,7 @@ impl Cluster {
     pub fn explain(&mut self, failure: Failure) -> Failure {
         let Failure::Failed(what) = &failure else { return failure };
         let ended = |member: &mut Member| Some((member.ended_by_itself()?, member.log_path()));
-        let Some((ended, log)) = self.members.iter_mut().find_map(ended) else { return failure };
+        let Some((ended, log)) = self.processes().find_map(ended) else { return failure };
         let log = match self.directory {
             Directory::Temporary(_) => String::new(),
             Directory::Left(_) | Directory::Kept(_) => format!("; its log is {}", log.display()),
@@ -268,21 +338,21 @@ impl Cluster {
         Failure::Failed(format!("{ended} ({what}){log}"))
     }
 
-    /// Starts every node that is not running, concurrently.
+    /// Starts every node and cache that is not running, concurrently.
     ///
     /// # Errors
-    /// If a node does not start.
+    /// If one does not start.
     pub async fn start_down(&mut self) -> Result<(), Failure> {
         let is_down = |member: &mut Member| member.pid().is_none();
-        start_each(self.members.iter_mut().filter_map(|it| is_down(it).then_some(it))).await
+        start_each(self.processes().filter_map(|it| is_down(it).then_some(it))).await
     }
 
-    /// Stops every node cleanly, so that it can be started again.
+    /// Stops every node and cache cleanly, so that it can be started again.
     ///
     /// # Errors
     /// If a node had to be killed.
     pub async fn stop_members(&mut self) -> Result<(), Failure> {
-        let mut stopping: Vec<_> = self.members.iter_mut().map(|it| Box::pin(it.stop())).collect();
+        let mut stopping: Vec<_> = self.processes().map(|it| Box::pin(it.stop())).collect();
         let mut result = Ok(());
         std::future::poll_fn(|cx| {
             stopping.retain_mut(|stop| match stop.as_mut().poll(cx) {

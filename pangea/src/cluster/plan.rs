@@ -41,8 +41,8 @@ pub struct Plan {
     pub regions: Vec<String>,
     /// The number of shards, and the partitioning rules.
     pub partitions: Partitions,
-    /// Whether each node has a cache.
-    pub has_caches: bool,
+    /// The number of caches of each node.
+    pub caches: u16,
     /// The round trip of each pair of regions.
     pub round_trips: Vec<RoundTrip>,
     /// The maximum additional random delay of each frame, in milliseconds.
@@ -146,7 +146,7 @@ impl Plan {
             options: toml::Table::new(),
             regions: regions.to_vec(),
             partitions: Partitions::default(),
-            has_caches: false,
+            caches: 0,
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
@@ -182,9 +182,11 @@ impl Plan {
     /// Returns the name of a node or cache, by number: caches come after all nodes.
     pub fn name_of(&self, node: usize) -> String {
         let places = self.places();
-        match places.get(node) {
-            Some(place) => place.clone(),
-            None => format!("{}.cache", places[node - places.len()]),
+        let (number, home) = (node / places.len(), &places[node % places.len()]);
+        match number {
+            0 => home.clone(),
+            _ if self.caches == 1 => format!("{home}.cache"),
+            number => format!("{home}.cache{number}"),
         }
     }
 
@@ -195,7 +197,7 @@ impl Plan {
 
     /// Returns the number of nodes and caches.
     fn process_count(&self) -> usize {
-        self.places().len() * if self.has_caches { 2 } else { 1 }
+        self.places().len() * (1 + usize::from(self.caches))
     }
 
     /// Returns the emulated round trip between two regions in milliseconds.
@@ -237,7 +239,7 @@ impl Plan {
                 self.protocol
             )));
         }
-        if self.has_caches && !with_protocol(&self.protocol, SupportsCaches)? {
+        if self.caches > 0 && !with_protocol(&self.protocol, SupportsCaches)? {
             return Err(Failure::Usage(format!(
                 "--caches: protocol {:?} has no caches",
                 self.protocol
@@ -271,7 +273,7 @@ impl Plan {
                 placements.iter().flat_map(of_placement).map(SocketAddr::from).collect()
             }
         };
-        assert!(!self.has_caches || self.placements.is_empty(), "caches are on loopback");
+        assert!(self.caches == 0 || self.placements.is_empty(), "caches are on loopback");
         let config = |index: usize| {
             self.config(index, &directory.join(self.name_of(index)).join("data"), &addresses)
         };
@@ -291,7 +293,7 @@ impl Plan {
             id: NodeId(index as u16),
             region: self.regions[self.region_of(index)].clone(),
             shard: ShardId((index % shards) as u16),
-            cache_of: index.checked_sub(node_count).map(|home| NodeId(home as u16)),
+            cache_of: (index >= node_count).then(|| NodeId((index % node_count) as u16)),
             peer: addresses[0],
             sql: addresses[1],
         };
@@ -475,6 +477,20 @@ mod tests {
         assert!(matches!(unknown.check(), Err(Failure::Usage(text)) if text.contains("minerva")));
         let far = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 1e6).unwrap();
         assert!(matches!(far.check(), Err(Failure::Usage(text)) if text.contains("1000000")));
+    }
+
+    #[test]
+    fn caches_come_after_all_nodes_and_are_named_after_their_homes() {
+        let plan = Plan { protocol: "geogauss".to_owned(), caches: 2, ..plan() };
+        plan.check().unwrap();
+        let configs = plan.configs(Path::new("/d")).unwrap();
+        let homes: Vec<_> = configs[8].nodes.iter().filter_map(|node| node.cache_of).collect();
+        assert_eq!(homes, [0, 1, 2, 0, 1, 2].map(NodeId));
+        let names: Vec<String> = (2..9).map(|node| plan.name_of(node)).collect();
+        assert_eq!(names[..3], ["af-south", "us-east.cache1", "eu-west.cache1"]);
+        assert_eq!(names[6], "af-south.cache2");
+        assert_eq!(configs[8].me().region, "af-south");
+        assert_eq!(Plan { caches: 1, ..plan }.name_of(3), "us-east.cache");
     }
 
     #[test]

@@ -33,14 +33,16 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\start REGION    start this region's nodes that are down
   \\cut A B         cut the link between two regions
   \\heal            restore all links
-  \\status          every node: process, version, coordinator, counters; members: the nodes that
-                   take part, also those that are down for a short time
+  \\status          every node and cache: process, version, coordinator, counters; members: the
+                   nodes that take part, also those that are down for a short time
   \\rtt             round trips, emulated and measured
   \\load            rates of the load of --load
   \\help            show this text
   \\q               stop everything
   Ctrl-C           cancel the running statement, or else stop everything
   With --partitions, REGION can be the name of a node, such as us-east.0.
+  With --caches, \\kill, \\start and \\cut also take the name of a cache, such as us-east.cache.
+  A region's name means its node alone, but a cut is of its cache, too.
   Anything else is SQL and ends with a semicolon.";
 
 impl FromStr for Command {

@@ -18,7 +18,7 @@ const RECONNECT_LOOK: Duration = Duration::from_millis(20);
 /// The state that the commands act on.
 pub struct Controls<'a> {
     cluster: &'a mut Cluster,
-    /// Native clients, by node.
+    /// Native clients of the nodes and then of the caches, by number.
     clients: Vec<Client>,
     /// The latest rates of the load.
     rates: Arc<Mutex<String>>,
@@ -57,32 +57,37 @@ impl<'a> Controls<'a> {
         Ok(format!("{rolled_back}SQL now goes to {name}, in a new session: {url}"))
     }
 
+    /// The clients of the nodes.
+    fn of_nodes(&self) -> &[Client] {
+        &self.clients[..self.cluster.members.len()]
+    }
+
     async fn kill(&mut self, region: &str) -> Result<String, String> {
         let mut killed = Vec::new();
-        for node in self.cluster.nodes_in(region)? {
-            let member = &mut self.cluster.members[node.index()];
+        for node in self.cluster.processes_in(region)? {
+            let member = self.cluster.process(node);
             if let Some(pid) = member.pid() {
                 member.kill().await;
                 killed.push(format!("killed process {pid} in {}", member.name()));
             }
         }
         match killed.is_empty() {
-            true => Err(format!("the node in {region} is already down")),
+            true => Err(format!("{} is already down", self.what(region))),
             false => Ok(killed.join("\n")),
         }
     }
 
     async fn start(&mut self, region: &str) -> Result<String, String> {
         let mut started = Vec::new();
-        for node in self.cluster.nodes_in(region)? {
-            let member = &mut self.cluster.members[node.index()];
+        for node in self.cluster.processes_in(region)? {
+            let member = self.cluster.process(node);
             if member.pid().is_none() {
                 member.start().await.map_err(|error| error.to_string())?;
                 started.push(node);
             }
         }
         if started.is_empty() {
-            return Err(format!("the node in {region} is already running"));
+            return Err(format!("{} is already running", self.what(region)));
         }
         let mut lines = Vec::new();
         for node in started {
@@ -97,22 +102,28 @@ impl<'a> Controls<'a> {
                 Ok(()) => "",
                 Err(_) => "; it does not respond yet",
             };
-            let member = &mut self.cluster.members[node.index()];
+            let member = self.cluster.process(node);
             let pid = member.pid().unwrap_or_default();
             lines.push(format!("started process {pid} in {}{late}", member.name()));
         }
         Ok(lines.join("\n"))
     }
 
+    /// What a name is of, for humans.
+    fn what(&self, name: &str) -> String {
+        let is_cache = self.cluster.caches.iter().any(|cache| cache.name() == name);
+        if is_cache { format!("cache {name}") } else { format!("the node in {name}") }
+    }
+
     async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {
-        let (from, to) = (self.cluster.nodes_in(a)?, self.cluster.nodes_in(b)?);
+        let (from, to) = self.cluster.ends_of(a, b)?;
         if from.iter().any(|node| to.contains(node)) {
             return Err(format!("there is no link between {a} and itself"));
         }
         let links = from.iter().flat_map(|a| to.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         // Each end blocks the messages that it sends. A node that is down sends none.
         for (end, other) in links {
-            if self.cluster.members[end.index()].pid().is_some() {
+            if self.cluster.process(end).pid().is_some() {
                 let cut = self.clients[end.index()].cut(other).await;
                 cut.map_err(|error| error.to_string())?;
             }
@@ -121,7 +132,7 @@ impl<'a> Controls<'a> {
     }
 
     async fn heal(&mut self) -> Result<String, String> {
-        for (client, member) in self.clients.iter().zip(&mut self.cluster.members) {
+        for (client, member) in self.clients.iter().zip(self.cluster.processes()) {
             if member.pid().is_some() {
                 client.heal().await.map_err(|error| error.to_string())?;
             }
@@ -164,11 +175,11 @@ impl Commands for Controls<'_> {
             Command::Cut(a, b) => self.cut(&a, &b).await,
             Command::Heal => self.heal().await,
             Command::Status => {
-                let nodes = views::look(self.cluster, &self.clients).await;
+                let nodes = views::look(self.cluster.processes(), &self.clients).await;
                 Ok(views::status(&self.cluster.plan, &nodes))
             }
             Command::RoundTrips => {
-                let measured = views::measure(&self.clients).await;
+                let measured = views::measure(self.of_nodes()).await;
                 Ok(views::round_trips(&self.cluster.plan, &measured).to_string())
             }
             Command::Load => Ok(self.rates.lock().unwrap_or_else(PoisonError::into_inner).clone()),

@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
-    let plan = Plan { has_caches: arguments.caches, ..plan };
+    let plan = Plan { caches: arguments.caches.into(), ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));
@@ -162,6 +162,8 @@ async fn show(
         Some(_) => "the load has just begun".to_owned(),
         None => "there is no load; start one with `pangea demo --load ycsb-a`".to_owned(),
     }));
+    let mut clients = clients;
+    clients.extend(cluster.clients_of_caches().await?);
     let controls = Controls::new(cluster, clients, rates.clone());
     let shell = controls.shell();
     let is_terminal = std::io::stdin().is_terminal();
@@ -196,11 +198,14 @@ async fn begin(
     say("Round trips in ms, emulated / measured:")?;
     say(&views::round_trips(&cluster.plan, &measured).to_string())?;
     say("")?;
+    let names = cluster.members.iter().chain(&cluster.caches).map(|it| it.name().len());
+    let width = names.max().unwrap_or_default().max(14);
     for member in &cluster.members {
-        say(&format!("{:<14} {}", member.name(), member.sql_url()))?;
+        say(&format!("{:<width$} {}", member.name(), member.sql_url()))?;
     }
     for cache in &cluster.caches {
-        say(&format!("{:<14} keeps the last batches of its region's node", cache.name()))?;
+        let home = cluster.members[cache.config.me().cache_of.unwrap_or_default().index()].name();
+        say(&format!("{:<width$} keeps the last batches of {home}", cache.name()))?;
     }
     say("")?;
     promises(cluster)?;

@@ -1,5 +1,6 @@
-//! The reasons why nodes refuse each other, or an epoch. The nodes write them to their logs, which
-//! the user of a demo does not read; without them, a demo only waits.
+//! The reasons why nodes refuse each other, or an epoch, and the loss of acknowledged commits. The
+//! nodes write them to their logs, which the user of a demo does not read; without them, a demo
+//! only waits.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -19,7 +20,8 @@ pub struct Refusals {
 impl Refusals {
     /// Those of a cluster, from its start on.
     pub fn of(cluster: &Cluster) -> Self {
-        let logs = cluster.members.iter().map(Member::log_tail).collect();
+        let processes = cluster.members.iter().chain(&cluster.caches);
+        let logs = processes.map(Member::log_tail).collect();
         Self { logs, told: BTreeSet::new() }
     }
 
@@ -44,13 +46,14 @@ impl Refusals {
     }
 }
 
-/// The message of a line of a log, if it says why a node refuses another one or an epoch.
+/// The message of a line of a log, if it says why a node refuses another one or an epoch, or that
+/// commits are lost.
 fn reason(line: &str) -> Option<&str> {
     let levels = [" WARN ", "ERROR "];
     let (_, rest) = levels.iter().find_map(|level| line.split_once(level))?;
     // The module comes first.
     let (_, message) = rest.split_once(": ")?;
-    let is_reason = ["refuses this node", ": refused: ", "can't run epoch "];
+    let is_reason = ["refuses this node", ": refused: ", "can't run epoch ", " had acknowledged "];
     is_reason.iter().any(|words| message.contains(words)).then_some(message)
 }
 
@@ -67,6 +70,8 @@ mod tests {
         assert_eq!(reason(&format!("{at}{refuses}")), Some(refuses));
         let epoch = "us (node 0) can't run epoch 7: it was proposed by a program whose procedures";
         assert_eq!(reason(&format!("{at}{epoch}")), Some(epoch));
+        let lost = "this node was removed: 2 transactions that it had acknowledged are lost";
+        assert_eq!(reason(&format!("{at}{lost}")), Some(lost));
         assert_eq!(reason(&format!("{at}eu (node 1) at 127.0.0.1:9: can't connect")), None);
         assert_eq!(reason(&format!("2026  INFO pangea_node::network: {refused}")), None);
     }

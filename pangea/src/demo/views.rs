@@ -7,8 +7,8 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Status, WaitsFor};
 use pangea_node::client::Client;
 
-use crate::cluster::{Cluster, Plan};
-use crate::table::numbers;
+use crate::cluster::{Member, Plan};
+use crate::table::{aligned, numbers};
 
 /// The time limit for a node to report its status.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
@@ -51,41 +51,50 @@ pub fn round_trips(plan: &Plan, measured: &[Vec<Option<f64>>]) -> Table {
     table
 }
 
-/// The state of a node, as far as it is known.
+/// The state of a node or cache, as far as it is known.
 #[derive(Default)]
 pub struct NodeView {
     pid: Option<u32>,
     status: Option<Status>,
+    /// The nodes that it is connected to.
+    connected: Vec<NodeId>,
     /// The nodes that it is cut off from: it sends them no messages.
     cut: Vec<NodeId>,
 }
 
-/// Queries the state of every node.
-pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
+/// Queries the state of every node and cache.
+pub async fn look(
+    processes: impl Iterator<Item = &mut Member>,
+    clients: &[Client],
+) -> Vec<NodeView> {
     let mut nodes = Vec::new();
-    for (member, client) in cluster.members.iter_mut().zip(clients) {
+    for (member, client) in processes.zip(clients) {
         let status = tokio::time::timeout(STATUS_DEADLINE, client.status()).await;
         let links = tokio::time::timeout(STATUS_DEADLINE, client.links()).await;
         let links = links.ok().and_then(Result::ok).unwrap_or_default();
         let cut = links.iter().filter(|link| link.is_cut).map(|link| link.peer).collect();
-        nodes.push(NodeView { pid: member.pid(), status: status.ok().and_then(Result::ok), cut });
+        let connected = links.iter().filter(|link| link.is_up).map(|link| link.peer).collect();
+        let (pid, status) = (member.pid(), status.ok().and_then(Result::ok));
+        nodes.push(NodeView { pid, status, connected, cut });
     }
     nodes
 }
 
 /// Returns a table of the state of every node. It fits 80 columns with the names of most regions.
-/// The members, if not all nodes are members, and the cut links are listed below it.
+/// The members, if not all nodes are members, and the cut links are listed below it. A second table
+/// has the caches, if there are any.
 pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
     const COLUMNS: [&str; 7] =
         ["region", "process", "version", "coordinator", "members", "commits", "aborts"];
-    let places = plan.places();
+    let places: Vec<String> = (0..nodes.len()).map(|node| plan.name_of(node)).collect();
     let region = |node: &NodeId| places[node.index()].as_str();
+    let (nodes, caches) = nodes.split_at(plan.places().len());
     let mut table = numbers(&COLUMNS);
     let mut below = String::new();
     for (name, node) in places.iter().zip(nodes) {
         let mut cells = vec!["?".to_owned(); COLUMNS.len()];
         name.clone_into(&mut cells[0]);
-        cells[1] = node.pid.map_or_else(|| "down".to_owned(), |pid| pid.to_string());
+        cells[1] = process(node);
         if let Some(status) = &node.status {
             cells[2] = status.version.0.to_string();
             cells[3] = status.coordinator.as_ref().map_or("-", region).to_owned();
@@ -110,6 +119,42 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
         table.add_row(cells);
         if !node.cut.is_empty() {
             let others: Vec<&str> = node.cut.iter().map(region).collect();
+            below += &format!("\n{name} is cut off from {}", others.join(", "));
+        }
+    }
+    if caches.is_empty() {
+        format!("{table}{below}")
+    } else {
+        format!("{table}{below}\n\n{}", status_of_caches(&places, nodes.len(), caches))
+    }
+}
+
+fn process(node: &NodeView) -> String {
+    node.pid.map_or_else(|| "down".to_owned(), |pid| pid.to_string())
+}
+
+/// Returns a table of the state of every cache: what it keeps of its node's batches, and whether it
+/// is connected to that node. Below it are the links that are cut.
+fn status_of_caches(places: &[String], node_count: usize, caches: &[NodeView]) -> String {
+    let columns = ["cache", "process", "batches kept", "bytes", "its node"];
+    let mut table = aligned(columns.into_iter().zip([false, true, true, true, false]));
+    let mut below = String::new();
+    for (number, cache) in (node_count..).zip(caches) {
+        let home = NodeId((number % node_count) as u16);
+        let count = |name| match cache.status.as_ref().and_then(|it| it.counters.get(name)) {
+            Some(count) => count.to_string(),
+            None => "?".to_owned(),
+        };
+        let link = match (cache.pid, cache.connected.contains(&home)) {
+            (None, _) => "?",
+            (Some(_), true) => "connected",
+            (Some(_), false) => "not connected",
+        };
+        let name = &places[number];
+        let (batches, bytes) = (count("batches_kept"), count("batch_bytes_held"));
+        table.add_row([name.clone(), process(cache), batches, bytes, link.to_owned()]);
+        if !cache.cut.is_empty() {
+            let others: Vec<&str> = cache.cut.iter().map(|it| &*places[it.index()]).collect();
             below += &format!("\n{name} is cut off from {}", others.join(", "));
         }
     }
@@ -148,6 +193,7 @@ mod tests {
                 counters: [("txns_committed".to_owned(), 1_234_567)].into(),
                 ..Status::default()
             }),
+            connected: Vec::new(),
             cut: cut.iter().copied().map(NodeId).collect(),
         };
         let healthy = [of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[])];
@@ -169,5 +215,35 @@ mod tests {
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
+    }
+
+    #[test]
+    fn caches_have_a_table_that_says_what_they_keep_and_whether_their_nodes_are_connected() {
+        let regions: Vec<String> = crate::regions::DEFAULT.split(',').map(str::to_owned).collect();
+        let plan = Plan::of_named_regions("geogauss", &regions).unwrap();
+        let plan = Plan { caches: 1, ..plan };
+        let cache = |home: Option<u16>, cut: &[u16]| NodeView {
+            pid: Some(4_194_304),
+            status: Some(Status {
+                counters: [("batches_kept".to_owned(), 17), ("batch_bytes_held".to_owned(), 9_000)]
+                    .into(),
+                ..Status::default()
+            }),
+            connected: home.into_iter().map(NodeId).collect(),
+            cut: cut.iter().copied().map(NodeId).collect(),
+        };
+        let mut nodes: Vec<NodeView> = (0..3).map(|_| NodeView::default()).collect();
+        nodes.extend([cache(Some(0), &[]), cache(Some(0), &[1, 5]), NodeView::default()]);
+        let text = status(&plan, &nodes);
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("us-east.cache"), "us-east.cache 4194304 17 9000 connected");
+        assert_eq!(row("eu-west.cache"), "eu-west.cache 4194304 17 9000 not connected");
+        assert_eq!(row("ap-northeast.cache"), "ap-northeast.cache down ? ? ?");
+        let cut = "\neu-west.cache is cut off from eu-west, ap-northeast.cache";
+        assert!(text.ends_with(cut), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }

@@ -41,7 +41,9 @@ use pangea_sim::Levels;
 use crate::check::check_file;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
-use crate::protocol::{MayLoseCommits, Setting, options_table, partitioned_names, with_protocol};
+use crate::protocol::{
+    MayLoseCommits, MayLoseUnnamed, Setting, options_table, partitioned_names, with_protocol,
+};
 use crate::say;
 use checkpoints::Checkpoints;
 use clients::Clients;
@@ -51,6 +53,8 @@ use nemesis::{Fault, Nemesis, Programs};
 
 /// A larger number is probably in the wrong unit: a history of weeks does not fit in memory.
 const SECS_MAX: u64 = 86_400;
+/// The maximum number of caches of a node: each is a process.
+const CACHES_MAX: i64 = 3;
 /// The maximum number of clients of a region.
 const CLIENTS_MAX: u64 = 256;
 /// The time limit for clients to finish after all faults are healed.
@@ -69,7 +73,7 @@ const LOG_SEGMENT_BYTES: u64 = 128 << 10;
   pangea torture --secs 600 --seed 7 --history run.jsonl
   pangea torture --faults kill,pause --regions us-east,eu-west,ap-northeast
   pangea torture --protocol calvin --partitions 2 --rtt 20
-  pangea torture --protocol geogauss --isolation mixed
+  pangea torture --protocol geogauss --isolation mixed --caches 1
   pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
 
 The nodes run as processes on this machine, with their files in a temporary directory that is
@@ -81,7 +85,8 @@ Transactions of weaker isolation levels are held to their own level, and lose no
 statement makes.
 With settings that may lose acknowledged transactions at a failover, such as
 calvin.replication=asynchronous, these have an unknown outcome if the nodes' logs show that another
-master replaced theirs; all others must survive.
+master replaced theirs; all others must survive. Values of geogauss.ack other than replicated
+are refused: a node that is killed can't tell which of its commits nobody else had.
 
 Nodes take checkpoints every few seconds: the protocol's setting checkpoint_bytes is scaled down,
 and --set overrides it. Calvin's kind of checkpoints (calvin.checkpoints) is drawn from the seed,
@@ -122,6 +127,10 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=CACHES_MAX))]
+    caches: u16,
     /// Clients of each node
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
@@ -130,9 +139,10 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// Isolation level of the clients' sessions: read-committed, snapshot-isolation or
-    /// serializable; or several, of which each session draws one, or mixed for all [default: drawn
-    /// from the seed, of those that the protocol offers]
+    /// Isolation level of the clients' sessions: read-committed, snapshot-isolation (SQL's
+    /// REPEATABLE READ; SQL has no name for the level repeatable-read) or serializable; or several,
+    /// of which each session draws one, or mixed for all [default: drawn from the seed, of those
+    /// that the protocol offers]
     #[arg(long, value_name = "A,B,C|mixed")]
     isolation: Option<Levels>,
     /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
@@ -176,8 +186,18 @@ impl Arguments {
                 },
                 ..plan.tuning
             },
+            caches: self.caches,
             ..plan
         };
+        plan.check()?;
+        if with_protocol(&self.protocol, MayLoseUnnamed(&plan.options))?? {
+            return Err(Failure::Usage(format!(
+                "with these settings of {}, acknowledged commits can be lost with a node that is \
+                 killed, and no log names them: their loss can't be told from a bug. Use \
+                 {0}.ack=replicated",
+                self.protocol
+            )));
+        }
         let plan = checkpoints::often(plan, self.seed)?;
         if plan.regions.len() < 2 {
             // With one region, nothing could be observed while its node is down.
@@ -374,12 +394,13 @@ async fn torture(
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
     let discards = failovers.map(|failovers| failovers.discards(history)).transpose()?;
-    let nodes = places.len();
+    let (nodes, caches) = (places.len(), with_caches(cluster));
     let summary = format!(
-        "{} over {nodes} nodes, {} s, seed {}\n  isolation   {levels}\n  faults      {done}\n  \
-         clients     {}: {} committed, {} aborted ({} conflicts), {} unknown, {} connections \
-         lost\n  checkpoints {}\n  replicas    identical at {version}, digest {digest}; everything \
-         was read again, by {last_reads} transactions\n  increments  {increments}",
+        "{} over {nodes} nodes{caches}, {} s, seed {}\n  isolation   {levels}\n  \
+         faults      {done}\n  clients     {}: {} committed, {} aborted ({} conflicts), \
+         {} unknown, {} connections lost\n  checkpoints {}\n  \
+         replicas    identical at {version}, digest {digest}; everything was read again, by \
+         {last_reads} transactions\n  increments  {increments}",
         cluster.plan.protocol,
         arguments.secs,
         arguments.seed,
@@ -392,6 +413,14 @@ async fn torture(
         checkpoints.summary(&cluster.plan),
     );
     Ok((summary, discards))
+}
+
+/// The number of caches, for the report.
+fn with_caches(cluster: &Cluster) -> String {
+    match cluster.caches.len() {
+        0 => String::new(),
+        caches => format!(" with {caches} caches"),
+    }
 }
 
 /// Creates the tables, and returns the nodes as clients see them.

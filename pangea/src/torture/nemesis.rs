@@ -15,7 +15,7 @@ use fastrand::Rng;
 use pangea_core::ids::NodeId;
 use pangea_node::client::Client;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Member};
 use crate::failure::Failure;
 pub use upgrades::Programs;
 
@@ -33,9 +33,9 @@ pub const UNUSED: usize = 0;
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
-    /// A node is killed with SIGKILL and restarted
+    /// A node or cache is killed with SIGKILL and restarted
     Kill,
-    /// A node is stopped with SIGSTOP and resumed
+    /// A node or cache is stopped with SIGSTOP and resumed
     Pause,
     /// The links from a node to one other node, or to all others, are cut
     Cut,
@@ -100,7 +100,7 @@ impl Fault {
     }
 }
 
-/// A fault that is active now.
+/// A fault that is active now. Nodes and caches have one number each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Active {
     Down(usize),
@@ -190,11 +190,11 @@ impl<'a> Nemesis<'a> {
         match self.active.remove(which) {
             Active::Down(node) => {
                 self.tell(&format!("start {}", self.region(node)));
-                self.cluster.members[node].start().await
+                self.process(node).start().await
             }
             Active::Paused(node) => {
                 self.tell(&format!("SIGCONT {}", self.region(node)));
-                self.cluster.members[node].resume();
+                self.process(node).resume();
                 Ok(())
             }
             Active::Cut(_) => {
@@ -213,17 +213,20 @@ impl<'a> Nemesis<'a> {
             return Ok(());
         }
         *self.counts.entry(fault).or_default() += 1;
-        let node = whole[self.rng.usize(..whole.len())];
+        let node = match fault {
+            Fault::Kill | Fault::Pause => self.draw_process(&whole),
+            _ => whole[self.rng.usize(..whole.len())],
+        };
         match fault {
             Fault::Kill => {
                 self.tell(&format!("SIGKILL {}", self.region(node)));
-                self.cluster.members[node].kill().await;
+                self.process(node).kill().await;
                 self.active.push(Active::Down(node));
                 Ok(())
             }
             Fault::Pause => {
                 self.tell(&format!("SIGSTOP {}", self.region(node)));
-                self.cluster.members[node].pause();
+                self.process(node).pause();
                 self.active.push(Active::Paused(node));
                 Ok(())
             }
@@ -235,6 +238,15 @@ impl<'a> Nemesis<'a> {
             #[cfg(feature = "planted")]
             Fault::Flip => self.flip(UNUSED).await,
         }
+    }
+
+    /// Draws one of these nodes, or a cache that is neither down nor stopped.
+    fn draw_process(&mut self, nodes: &[usize]) -> usize {
+        let first = self.cluster.members.len();
+        let caches = first..first + self.cluster.caches.len();
+        let caches = caches.filter(|cache| !self.is_deaf(*cache));
+        let all: Vec<usize> = nodes.iter().copied().chain(caches).collect();
+        all[self.rng.usize(..all.len())]
     }
 
     /// Cuts a node off from one other node or from all.
@@ -273,9 +285,7 @@ impl<'a> Nemesis<'a> {
     pub async fn heal(&mut self) -> Result<(), Failure> {
         self.tell("heal everything");
         self.active.clear();
-        for member in &mut self.cluster.members {
-            member.resume();
-        }
+        self.cluster.processes().for_each(Member::resume);
         self.cluster.start_down().await?;
         self.let_through().await
     }
@@ -317,7 +327,7 @@ impl<'a> Nemesis<'a> {
 
     /// Checks that no node has ended that was not killed.
     fn look_alive(&mut self) -> Result<(), Failure> {
-        for (node, member) in self.cluster.members.iter_mut().enumerate() {
+        for (node, member) in self.cluster.processes().enumerate() {
             if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {
                 return Err(Failure::Failed(format!(
                     "the node in {} exited unexpectedly",
@@ -328,8 +338,14 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    fn region(&self, node: usize) -> &str {
-        self.cluster.members[node].name()
+    fn process(&mut self, number: usize) -> &mut Member {
+        self.cluster.process(NodeId(number as u16))
+    }
+
+    /// Returns the name of a node or cache.
+    fn region(&self, number: usize) -> &str {
+        let mut all = self.cluster.members.iter().chain(&self.cluster.caches);
+        all.nth(number).expect("the number is of a node or cache").name()
     }
 
     fn tell(&self, what: &str) {

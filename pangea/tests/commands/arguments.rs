@@ -41,6 +41,13 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("torture --faults kill,none", "none can't be combined with faults"),
         ("sim --seed 1 --history /no/such/h.jsonl", "--history: can't write /no/such/h.jsonl"),
         ("torture --regions 1", "needs at least 2 regions"),
+        ("torture --caches 1", "protocol \"minerva\" has no caches"),
+        ("torture --protocol geogauss --caches 9", "expected a number from 0 to 3"),
+        ("torture --protocol geogauss --set geogauss.ack=merged", "no log names them"),
+        (
+            "torture --protocol geogauss --caches 1 --set geogauss.ack=cached",
+            "Use geogauss.ack=replicated",
+        ),
         ("sql not-a-url", "not-a-url"),
         ("bench --workload bank --zipf 0.9", "--zipf does not apply to --workload bank"),
         ("bench --workload ycsb-a --tiny", "--tiny does not apply to --workload ycsb-a"),
@@ -285,6 +292,18 @@ fn a_transaction_that_names_its_level_is_held_to_it() {
     let (code, _, stderr) = check_with(&at("\"level\":\"chaos\""), &[]);
     assert_eq!(code, Some(2));
     assert!(stderr.contains("line 1") && stderr.contains("known: read-committed"), "{stderr}");
+}
+
+/// Settings know both names.
+#[test]
+fn the_snapshot_level_has_two_names() {
+    let report = |level: &str| {
+        let line = "sim --seed 1 --ms 500 --workload bank --protocol geogauss --isolation";
+        let output = run(&line.split(' ').chain([level]).collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(report("snapshot"), report("snapshot-isolation"));
 }
 
 #[test]

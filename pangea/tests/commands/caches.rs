@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, NoTls};
 
+use crate::prompt::end;
 use crate::support::demo::Demo;
 use crate::support::{DEADLINE, processes_of};
 
@@ -70,6 +71,16 @@ async fn rows_at(url: &str, id: i32) -> Vec<i32> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
+/// The number of caches in the tables about a node: of the cluster, with a row, and connected.
+async fn caches_seen(url: &str) -> (i32, i64, i64) {
+    let client = connect(url).await;
+    let text = "select (select caches from pangea.cluster), count(*), \
+                count(*) filter (where is_connected and version is null and cache_of = node - 3) \
+                from pangea.replication where role = 'cache'";
+    let row = client.query_one(text, &[]).await.unwrap();
+    (row.get(0), row.get(1), row.get(2))
+}
+
 /// Returns how long before the kill each acknowledgement was received, and the rows that are left.
 fn lose(killed: &[&str]) -> (Vec<Duration>, Vec<i32>) {
     let directory = tempfile::tempdir().unwrap();
@@ -79,6 +90,7 @@ fn lose(killed: &[&str]) -> (Vec<Duration>, Vec<i32>) {
     let urls = demo.urls(3);
     assert_eq!(processes_of(directory.path()).len(), 6, "each region has a node and a cache");
     let found = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        assert_eq!(caches_seen(&urls[0].1).await, (3, 3, 3), "all caches are connected");
         let before = insert_until_killed(directory.path(), &urls[0].1, killed).await;
         let rows = rows_at(&urls[1].1, -1).await;
         assert_eq!(rows_at(&urls[2].1, -2).await, rows, "the other regions agree");
@@ -104,4 +116,48 @@ fn a_killed_region_loses_its_last_commits_and_no_others() {
     assert_eq!(rows, expected, "only the last ones are lost");
     let lost = before.get(rows.len()..).unwrap_or_default();
     assert!(lost.iter().all(|age| *age < REPLICATED_WITHIN), "lost before the kill: {lost:?}");
+}
+
+/// The words of each line of an output.
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn the_demo_shows_kills_and_starts_caches() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "create table t (id int primary key);\n\
+        insert into t values (1);\n\
+        \\status\n\
+        \\kill us-east.cache\n\
+        \\kill us-east.cache\n\
+        \\status\n\
+        insert into t values (2);\n\
+        \\start us-east.cache\n\
+        \\c us-east.cache\n\
+        \\cut us-east.cache us-east\n\
+        \\heal\n\
+        \\status\n\
+        \\q\n";
+    let arguments = ["--regions", REGIONS, "--protocol", "geogauss", "--caches"];
+    let demo = Demo::start_script(directory.path(), &arguments, script);
+    let (code, out, err) = end(demo);
+    let lines = lines(&out);
+    let shown: Vec<&String> =
+        lines.iter().filter(|line| line.starts_with("us-east.cache ")).collect();
+    assert!(shown[0].ends_with("keeps the last batches of us-east"), "{out}");
+    let [running, down, started] = shown[1..] else { panic!("{out}") };
+    let [.., link] = running.split(' ').collect::<Vec<_>>()[..] else { panic!("{running}") };
+    assert_eq!(link, "connected", "{out}");
+    assert_eq!(down, "us-east.cache down ? ? ?");
+    assert!(started.split(' ').nth(1).unwrap().parse::<u32>().is_ok(), "{started}");
+    let is_there = |word: &str| lines.iter().any(|line| line.contains(word));
+    assert!(is_there("killed process") && is_there("started process"), "{out}");
+    assert!(is_there("the link between us-east.cache and us-east is cut"), "{out}");
+    for refused in
+        ["cache us-east.cache is already down", "us-east.cache is a cache, which has no tables"]
+    {
+        assert!(err.contains(refused), "{err}");
+    }
+    assert_eq!(code, Some(1), "two commands of the script failed: {err}");
 }

@@ -16,7 +16,7 @@ const THREE: [&str; 2] = ["--regions", "us-east,ca-central,us-central"];
 
 /// Waits until a demo has ended, and returns its exit code and its remaining output, which is
 /// smaller than the buffer of a pipe.
-fn end(mut demo: Demo) -> (Option<i32>, String, String) {
+pub(crate) fn end(mut demo: Demo) -> (Option<i32>, String, String) {
     let (mut out, mut err) = (String::new(), String::new());
     let process = std::cell::RefCell::new(&mut demo.process);
     wait_until("the demo has ended", || process.borrow_mut().try_wait().unwrap().is_some());

@@ -148,7 +148,9 @@ fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {
     }
     // Many connection attempts happen before a node reports what it is waiting for.
     for node in &mut nodes {
-        assert!(node.first_line()().starts_with("up:"));
+        let up = node.first_line()();
+        let is_told = up.contains("the two nodes differ in `[minerva]`");
+        assert!(up.starts_with("up:") && is_told, "{up}");
     }
     for (directory, other) in directories.iter().zip([1, 0]) {
         let log = log_text(directory);

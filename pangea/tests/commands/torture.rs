@@ -217,6 +217,21 @@ fn a_program_that_refuses_after_a_stop_in_order_fails_the_run() {
     }
 }
 
+#[test]
+fn caches_are_killed_and_paused_as_nodes_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = "--protocol geogauss --caches 2 --faults kill,pause --secs 15 --seed 3";
+    let output = torture(directory.path(), arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("over 3 nodes with 6 caches"), "{stdout}");
+    assert!(stdout.contains("replicas    identical"), "{stdout}");
+    for fault in ["SIGKILL", "SIGSTOP"] {
+        let is_of_cache = |line: &str| line.contains(fault) && line.contains(".cache");
+        assert!(stderr.lines().any(is_of_cache), "{fault}: {stderr}");
+    }
+}
+
 /// A bit of a row flips in the memory of a node. Its peers find it, and it is replaced.
 #[test]
 fn a_flipped_bit_is_found_and_its_node_is_replaced() {

@@ -8,6 +8,7 @@ const FLOORS: &[&[&str]] = &[
     &["data_fusion"],
     &["error", "guarded", "history", "profile", "scram", "writes"],
     &["notice", "remote_rows", "subtransaction", "types"],
+    &["losses"],
     &["engine", "keys", "result_memory", "rows", "settings", "vocabulary"],
     &["catalog", "delta", "insight"],
     &["authorization", "copy", "sequence"],

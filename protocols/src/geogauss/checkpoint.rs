@@ -21,7 +21,7 @@ use pangea_core::txn::Outcome;
 
 use super::deletions::Deletions;
 use super::knowledge::Configured;
-use super::lineage::Lineages;
+use super::lineage::{Base, Lineages};
 use super::membership::Sealed;
 use super::state::{Applied, State};
 use super::views::Change;
@@ -278,7 +278,7 @@ impl GeoGauss {
         let state = &mut self.state;
         let (version, configuration) = incoming.install(cx.store, state.applied.epoch);
         state.streams.skip_to(&configuration.heads, &configuration.sequences);
-        self.forget_skipped(cx, configuration.heads[self.state.me().index()]);
+        self.forget_skipped(cx, configuration.heads[self.state.me().index()], &lineages);
         let state = &mut self.state;
         let heads = configuration.heads;
         state.applied = Applied { epoch: version, heads, deletions, lineages };
@@ -297,8 +297,9 @@ impl GeoGauss {
     }
 
     /// Drops local transactions in batches up to this one: they have committed or aborted on other
-    /// replicas, and their outcomes are unknown here.
-    fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
+    /// replicas, and their outcomes are unknown here. One that was acknowledged has committed, if
+    /// its epoch has the same lineage there.
+    fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid, lineages: &Lineages) {
         self.state.execution.overlay.clear();
         let own = self.state.streams.own(&self.state.replica);
         let next = own.slots.range(upto.next()..).next().map(|(_, slot)| slot.batch.first_sequence);
@@ -308,7 +309,10 @@ impl GeoGauss {
         while let Some(skipped) =
             self.state.execution.in_flight.pop_front_if(|it| it.txn.sequence() < next)
         {
-            if skipped.is_answered {
+            if let Some(lineage) = skipped.answered {
+                if !lineages.has(Base { epoch: skipped.epoch, lineage }) {
+                    cx.lost_commit(skipped.txn, false);
+                }
                 continue;
             }
             cx.mark("geogauss.outcome_unknown");

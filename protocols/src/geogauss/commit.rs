@@ -172,11 +172,10 @@ impl GeoGauss {
         for (txn, decision) in own {
             // Nobody waits for a transaction from before a restart.
             let in_flight = self.state.execution.in_flight.pop_front_if(|it| it.txn == txn);
-            let Some(InFlight { job, result, is_answered, .. }) = in_flight else { continue };
-            if is_answered {
+            let Some(InFlight { job, result, answered, .. }) = in_flight else { continue };
+            if answered.is_some() {
                 if !decision.is_commit() {
-                    cx.mark("geogauss.acknowledged_lost");
-                    self.state.counters.acknowledged_lost += 1;
+                    self.report_lost(cx, txn);
                 }
                 continue;
             }

@@ -15,8 +15,8 @@
 //! report on its seal name all that they have, so this concerns replicas that were removed
 //! themselves, and those that were gone: nobody else has these batches. Such a replica rolls its
 //! store back to the last early epoch whose batches all count, and merges what comes instead.
-//! Clients that it had told of a commit are told no more: it may be lost. Transactions that had
-//! read the rolled back epochs commit nowhere (`lineage.rs`).
+//! Each acknowledged transaction that is lost is reported ([`Cx::lost_commit`]), so that its client
+//! can be told. Transactions that had read the rolled back epochs commit nowhere (`lineage.rs`).
 
 use std::collections::VecDeque;
 
@@ -163,7 +163,8 @@ impl GeoGauss {
     /// Answers the clients whose transactions have committed in an early epoch. The others wait for
     /// its confirmation: if they were tried again now, they could commit twice.
     fn answer_early(&mut self, cx: &mut Cx<'_, Self>, merged: &MergedEpoch) {
-        let State { execution, counters, .. } = &mut self.state;
+        let State { execution, counters, applied, .. } = &mut self.state;
+        let lineage = applied.lineages.last;
         for (txn, decision) in &merged.own {
             let place = execution.in_flight.binary_search_by_key(txn, |it| it.txn);
             let Some(it) = place.ok().map(|at| &mut execution.in_flight[at]) else { continue };
@@ -175,13 +176,20 @@ impl GeoGauss {
                 },
                 Decision::Lost(_) | Decision::Failed(_) => continue,
             };
-            if std::mem::replace(&mut it.is_answered, true) {
+            if it.answered.replace(lineage).is_some() {
                 continue;
             }
             counters.txns_committed += 1;
             let outcome = Outcome::Committed { txn: *txn, version: merged.state.epoch, result };
             cx.reply(it.job.ticket, outcome);
         }
+    }
+
+    /// A transaction is lost whose client was told of its commit.
+    pub(super) fn report_lost(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
+        cx.mark("geogauss.acknowledged_lost");
+        self.state.counters.acknowledged_lost += 1;
+        mutate!(LossUntold: cx.lost_commit(txn, true) => ());
     }
 
     /// This replica has entered a view: rolls back the early epochs with batches that do not count.

@@ -350,7 +350,7 @@ impl GeoGauss {
             self.state.counters.txns_local += 1;
         }
         cx.named(job.ticket, txn.sequence());
-        let in_flight = InFlight { txn, epoch, attempt, start, job, result, is_answered: false };
+        let in_flight = InFlight { txn, epoch, attempt, start, job, result, answered: None };
         execution.in_flight.push_back(in_flight);
         if execution.current_bytes >= self.state.options.batch_bytes {
             cx.mark("geogauss.batch_full");

@@ -132,7 +132,9 @@ impl Replica {
             }
             Effect::Rejoined => panic!("no disk is lost"),
             Effect::MasterTerm { .. } => panic!("GeoGauss has no master"),
-            Effect::Lineage { .. } | Effect::Lost { .. } => panic!("no epoch is early"),
+            Effect::Lineage { .. } | Effect::Lost { .. } | Effect::LostCommit { .. } => {
+                panic!("no epoch is early")
+            }
             Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Fresh { ticket: Ticket(ticket), version } => {

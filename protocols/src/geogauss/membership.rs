@@ -493,9 +493,8 @@ impl GeoGauss {
         let count = execution.in_flight.iter().take_while(counts).count();
         let count = mutate!(CountedAndRunAgain: count => 0);
         for void in self.state.execution.in_flight.split_off(count) {
-            if void.is_answered {
-                cx.mark("geogauss.acknowledged_lost");
-                self.state.counters.acknowledged_lost += 1;
+            if void.answered.is_some() {
+                self.report_lost(cx, void.txn);
                 continue;
             }
             match void.job.program {

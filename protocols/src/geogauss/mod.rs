@@ -139,6 +139,11 @@ impl Protocol for GeoGauss {
         options.ack != Ack::Replicated
     }
 
+    fn may_lose_unnamed(options: &Options) -> bool {
+        // A replica that is killed does not know which of its commits nobody had.
+        Self::may_lose_commits(options)
+    }
+
     fn warnings(options: &Options, topology: &Topology, me: NodeId) -> Vec<String> {
         options.warnings(topology.caches_of(me).count())
     }

@@ -166,8 +166,8 @@ pub(super) struct InFlight {
     pub job: Job,
     /// The result of its run, if it was run.
     pub result: Vec<u8>,
-    /// Whether its client was told of its commit in an early epoch.
-    pub is_answered: bool,
+    /// The lineage of the early epoch in which its client was told of its commit, if it was.
+    pub answered: Option<u64>,
 }
 
 /// The epochs that were merged.

@@ -134,7 +134,9 @@ impl Replica {
             }
             Effect::Rejoined => panic!("no disk is lost"),
             Effect::MasterTerm { .. } => panic!("Minerva has no master"),
-            Effect::Lineage { .. } | Effect::Lost { .. } => panic!("all versions are confirmed"),
+            Effect::Lineage { .. } | Effect::Lost { .. } | Effect::LostCommit { .. } => {
+                panic!("all versions are confirmed")
+            }
             Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Fresh { ticket: Ticket(ticket), version } => {

@@ -476,7 +476,7 @@ impl<P: Transcribed> ClusterOf<P> {
             Effect::MasterTerm { shard, from, master_term, is_final } => {
                 text.note(id, || words::master_term((shard, from), master_term, is_final));
             }
-            Effect::Lineage { .. } => {}
+            Effect::Lineage { .. } | Effect::LostCommit { .. } => {}
             Effect::Lost { after, versions, acknowledged } => {
                 text.note(id, || words::lost(after, versions, acknowledged));
             }

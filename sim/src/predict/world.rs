@@ -530,6 +530,7 @@ impl<'a, P: Protocol> World<'a, P> {
             | Effect::Mark(_)
             | Effect::Lineage { .. }
             | Effect::Lost { .. }
+            | Effect::LostCommit { .. }
             | Effect::Rejoined => {}
         }
         Ok(())

@@ -4,11 +4,16 @@
 //! ([`pangea_core::protocol::Effect::Lineage`]). An answer is lost if its version was not confirmed
 //! then, and another lineage of the same number, or none, is confirmed in the end: the transaction,
 //! or what it read, may have happened with another outcome. Nothing else is excused.
+//!
+//! A node also reports which of its acknowledged transactions are lost
+//! ([`pangea_core::protocol::Effect::LostCommit`]). Those are not among the final rows, and all
+//! others of a node that has not stopped since are.
 
 use std::collections::BTreeMap;
 
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Protocol;
+use pangea_core::txn::{Abort, SqlState};
 
 use super::World;
 use crate::history::{End, History, OpId};
@@ -18,19 +23,38 @@ pub(super) struct Lineages {
     confirmed: BTreeMap<SnapshotVersion, u64>,
     /// Those of the versions that each node has not confirmed.
     early: Vec<BTreeMap<SnapshotVersion, u64>>,
-    /// The last unconfirmed version up to that of each answer, with its lineage.
-    answers: BTreeMap<OpId, (SnapshotVersion, u64)>,
+    /// The answers from versions that were not confirmed.
+    answers: BTreeMap<OpId, Answer>,
+    /// How often each node has started.
+    starts: Vec<u64>,
+    /// The acknowledged transactions that are lost, and whether that is certain.
+    told: BTreeMap<TxnId, bool>,
+}
+
+/// An answer from a version that was not confirmed.
+struct Answer {
+    /// The last unconfirmed version up to that of the answer, with its lineage.
+    at: (SnapshotVersion, u64),
+    node: NodeId,
+    /// How often the node had started.
+    starts: u64,
 }
 
 impl Lineages {
     pub(super) fn new(node_count: usize) -> Self {
-        let early = vec![BTreeMap::new(); node_count];
-        Self { confirmed: BTreeMap::new(), early, answers: BTreeMap::new() }
+        Self {
+            confirmed: BTreeMap::new(),
+            early: vec![BTreeMap::new(); node_count],
+            answers: BTreeMap::new(),
+            starts: vec![0; node_count],
+            told: BTreeMap::new(),
+        }
     }
 
     /// A node starts: it reports its unconfirmed versions again.
     pub(super) fn on_start(&mut self, node: NodeId) {
         self.early[node.index()].clear();
+        self.starts[node.index()] += 1;
     }
 
     /// Records the lineage of a version. Returns another one that was confirmed for it, if both
@@ -56,17 +80,35 @@ impl Lineages {
     /// Records that a node answers an operation from its state at a version.
     pub(super) fn on_answer(&mut self, node: NodeId, op: OpId, version: SnapshotVersion) {
         if let Some((at, lineage)) = self.early[node.index()].range(..=version).next_back() {
-            self.answers.insert(op, (*at, *lineage));
+            let starts = self.starts[node.index()];
+            self.answers.insert(op, Answer { at: (*at, *lineage), node, starts });
         }
     }
 
     /// The answered operations whose version was rolled back.
     pub(super) fn lost<'a>(&'a self, history: &'a History) -> impl Iterator<Item = OpId> + 'a {
         let is_over = |end: &End| matches!(end, End::Committed { .. } | End::Read { .. });
-        let lost = self.answers.iter().filter(|(_, (at, lineage))| {
-            self.confirmed.get(at).is_none_or(|confirmed| confirmed != lineage)
+        let lost = self.answers.iter().filter(|(_, answer)| {
+            let (at, lineage) = answer.at;
+            self.confirmed.get(&at).is_none_or(|confirmed| *confirmed != lineage)
         });
         lost.map(|(op, _)| *op).filter(move |op| is_over(&history[*op].end))
+    }
+
+    /// What is known of an answered operation whose version was rolled back: that its transaction
+    /// is lost (`false`), or that it is not (`true`).
+    fn survives(&self, op: OpId, end: &End, runs: impl Fn(NodeId) -> bool) -> Option<bool> {
+        let End::Committed { txn, .. } = end else { return None };
+        match self.told.get(txn) {
+            Some(is_certain) => is_certain.then_some(false),
+            // Reads of a snapshot take no place in the order, and have the number 0.
+            None if txn.sequence() == 0 => None,
+            None => {
+                let Answer { node, starts, .. } = &self.answers[&op];
+                let has_run = self.starts[node.index()] == *starts && runs(*node);
+                has_run.then_some(true)
+            }
+        }
     }
 }
 
@@ -90,6 +132,20 @@ impl<P: Protocol> World<P> {
         }
     }
 
+    /// Handles a node's report that a transaction which it had acknowledged is lost.
+    pub(super) fn on_lost_commit(&mut self, id: NodeId, txn: TxnId, is_certain: bool) {
+        self.trace.event(self.now, id, "lost-commit", [txn.sequence(), 0], || {
+            format!(
+                "{txn} was acknowledged and is {}lost",
+                if is_certain { "" } else { "perhaps " }
+            )
+        });
+        if txn.node() != id {
+            self.violate("losses", format!("{id} reports the loss of {txn} of another node"));
+        }
+        self.lineages.told.insert(txn, is_certain);
+    }
+
     /// Records that a node answers an operation from its state at a version.
     pub(super) fn note_answer(&mut self, node: NodeId, op: OpId, version: SnapshotVersion) {
         self.master_terms.on_answer(node, op, version);
@@ -105,6 +161,24 @@ impl<P: Protocol> World<P> {
             (operation.end, operation.ended) = (End::Ambiguous, None);
         }
         kept
+    }
+
+    /// The surviving history, with what nodes have told of acknowledged transactions whose version
+    /// was rolled back. Their results may be others. `None` if it is the same.
+    pub(super) fn told_history(&self, kept: &History) -> Option<History> {
+        let mut told = None;
+        for op in self.lineages.lost(&self.history) {
+            let operation = &self.history[op];
+            let runs = |node: NodeId| self.nodes[node.index()].running.is_some();
+            let Some(survives) = self.lineages.survives(op, &operation.end, runs) else { continue };
+            let kept = &mut told.get_or_insert_with(|| kept.clone()).operations[op.0];
+            kept.end = match survives {
+                true => operation.end.clone(),
+                false => End::Aborted(Abort::new(SqlState::SERIALIZATION_FAILURE, "lost")),
+            };
+            kept.ended = operation.ended;
+        }
+        told
     }
 }
 

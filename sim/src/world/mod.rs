@@ -286,7 +286,8 @@ impl<P: Protocol> World<P> {
         })?;
         check::commits::check_numbers(kept)?;
         programs::check(self.upgrade.begun(), kept, rows)?;
-        check::commits::check_rows(&self.workload, kept, rows, &report)
+        let told = self.told_history(kept);
+        check::commits::check_rows(&self.workload, told.as_ref().unwrap_or(kept), rows, &report)
     }
 
     /// Returns a mark that no run should hit: a replica received an invalid message, or needed help

@@ -428,6 +428,7 @@ impl<P: Protocol> World<P> {
                     format!("{versions} versions after {after}, {acknowledged} acknowledged")
                 });
             }
+            Effect::LostCommit { txn, is_certain } => self.on_lost_commit(id, txn, is_certain),
             Effect::Stop { reason } => self.on_stopped(id, &reason),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
                 self.on_mark(id, name);

@@ -193,9 +193,9 @@ pub fn left_idle(seed: u64) -> Vec<Rule> {
 /// knows that it was removed. For nodes that answer before others have their batches.
 pub fn mute(seed: u64) -> Vec<Rule> {
     let mut dice = SimRng::fork(seed, "mute", 0);
-    let (away, first, second) = three(&mut dice);
-    let cut = Fault::Cut { from: vec![away], to: vec![first, second], one_way: true };
-    let mut rules = vec![Rule { at_ms: 500, lasts_ms: 1_500, fault: cut }];
+    let nodes = three(&mut dice);
+    let (away, ..) = nodes;
+    let mut rules = vec![unheard_by(nodes)];
     for at_ms in [550, 1_200] {
         let node = Target::Node(away);
         let fault = Fault::Crash { node, after_effects: dice.between(0, 10) };
@@ -203,6 +203,16 @@ pub fn mute(seed: u64) -> Vec<Rule> {
         rules.push(Rule { at_ms, lasts_ms: dice.between(20, 300), fault });
     }
     rules
+}
+
+/// A node is not heard until it is removed, and hears the others.
+pub fn unheard(seed: u64) -> Vec<Rule> {
+    vec![unheard_by(three(&mut SimRng::fork(seed, "unheard", 0)))]
+}
+
+fn unheard_by((away, first, second): (u16, u16, u16)) -> Rule {
+    let fault = Fault::Cut { from: vec![away], to: vec![first, second], one_way: true };
+    Rule { at_ms: 500, lasts_ms: 1_500, fault }
 }
 
 /// The batches of a node reach one of four others, whose own batches reach all. Then both are gone,

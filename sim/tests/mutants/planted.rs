@@ -95,6 +95,8 @@ enum Profile {
     Tallies,
     /// A node that answers early is not heard, and crashes. For GeoGauss.
     Mute,
+    /// A node that answers early is not heard, and does not crash. For GeoGauss.
+    Unheard,
     /// The batches of a node that answers early reach one other node. For GeoGauss.
     ToldToOne,
     /// Everything is drawn from the seed. For GeoGauss and Tiga.
@@ -105,7 +107,7 @@ enum Profile {
 
 impl Profile {
     /// Those of GeoGauss.
-    const OF_GEOGAUSS: [Self; 8] = [
+    const OF_GEOGAUSS: [Self; 9] = [
         Self::Drawn,
         Self::CutOff,
         Self::LeftIdle,
@@ -113,6 +115,7 @@ impl Profile {
         Self::Cached,
         Self::Tallies,
         Self::Mute,
+        Self::Unheard,
         Self::ToldToOne,
     ];
 

@@ -49,6 +49,25 @@ fn a_replica_that_is_removed_loses_its_last_acknowledgements_and_rolls_them_back
     assert!(lost > 0 && retreated > 0, "{lost} lost, {retreated} times");
 }
 
+/// The final rows of these workloads show how many transactions have committed. So what a node
+/// tells of its acknowledged commits must be exact, if it has not stopped since.
+#[test]
+fn a_node_tells_which_of_its_acknowledged_commits_are_lost_and_of_no_others() {
+    let mut told = 0;
+    for workload in ["smallbank", "tallies", "tpcc", "ycsb-a"] {
+        for seed in 1_000..1_010 {
+            let away = (seed % 3) as u16;
+            let others = (0..3).filter(|node| *node != away).collect();
+            let fault = Fault::Cut { from: vec![away], to: others, one_way: true };
+            let rules = vec![Rule { at_ms: 500, lasts_ms: 1_500, fault }];
+            let report = run_with(seed, workload, Some(rules));
+            told += report.counts.mark("geogauss.acknowledged_lost");
+            run_with(seed, workload, None);
+        }
+    }
+    assert!(told > 0, "no commit was lost");
+}
+
 #[test]
 fn replicas_do_not_differ_whatever_is_lost() {
     for workload in ["list-append", "bank", "ranges", "register", "long-fork"] {

@@ -19,7 +19,7 @@ use crate::expr::bind::{Aggregates, Bound, Nested, Scope};
 use crate::expr::query::{Query, Shape};
 use crate::expr::{Expr, Typed};
 use crate::relational::{self, Block, Distinct, From, RELATIONS_MAX, SetOperation, lower};
-use crate::syntax::walk;
+use crate::syntax::{check_locks, walk};
 use crate::types::{ColumnType, SqlType};
 use crate::vocabulary::column::OutputColumn;
 
@@ -173,6 +173,7 @@ impl Planner<'_> {
     fn planned(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
         // No transaction waits for a lock: the rows must be unchanged when this one commits.
         self.locks_rows |= !query.locks.is_empty();
+        check_locks(query)?;
         refuse(&[
             (query.for_clause.is_some(), "FOR XML or JSON"),
             (query.settings.is_some() || query.format_clause.is_some(), "SETTINGS"),

@@ -425,8 +425,8 @@ impl Session {
         while let Some(Flight { batch, mut answer, borrowed, tries }) = copy.flight.take() {
             let outcome = answer.as_mut().await.map_err(|error| self.unknown_outcome(error))?;
             let abort = match outcome {
-                Outcome::Committed { version, result, .. } => {
-                    self.written = self.written.max(version);
+                Outcome::Committed { txn, version, result, .. } => {
+                    self.note_commit(txn, version);
                     let returned = Returned::decode(&result)?;
                     self.give_back(&borrowed, &returned.current);
                     self.note_drawn(returned.current, returned.last_number);

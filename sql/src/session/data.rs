@@ -34,6 +34,15 @@ use crate::vocabulary::column::OutputColumn;
 /// The maximum number of retries of a statement whose rows other transactions have changed.
 pub(super) const CONFLICTS_MAX: u32 = 20;
 
+/// The error of a statement that lost all its tries.
+pub(super) fn given_up(error: SqlError) -> SqlError {
+    let tries = CONFLICTS_MAX + 1;
+    error.with_hint(format!(
+        "The statement was tried {tries} times, each time on a new snapshot, because it can't run \
+         as a program. It might succeed if retried."
+    ))
+}
+
 impl Session {
     pub(super) async fn run_data(
         &mut self,
@@ -124,8 +133,8 @@ impl Session {
                 let error = self.give_back_after(&borrowed, abort.into());
                 Err(violating(&planned, error))
             }
-            Outcome::Committed { version, result, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, result, .. } => {
+                self.note_commit(txn, version);
                 let returned = Returned::decode(&result)?;
                 self.give_back(&borrowed, &returned.current);
                 self.note_drawn(returned.current, returned.last_number);
@@ -203,7 +212,7 @@ impl Session {
         params: &[Datum],
         tries: u32,
     ) -> Result<Response, SqlError> {
-        let mut left = CONFLICTS_MAX;
+        let mut conflicts = 0;
         loop {
             self.begin(true, Modes::default());
             let done = self.run_in_transaction(parsed, param_types, params, tries).await;
@@ -216,10 +225,9 @@ impl Session {
             };
             match self.commit().await {
                 Ok(_) => return Ok(response),
-                Err(error) if error.code == SqlState::SERIALIZATION_FAILURE && left > 0 => {
-                    left -= 1
-                }
-                Err(error) => return Err(error),
+                Err(error) if error.code != SqlState::SERIALIZATION_FAILURE => return Err(error),
+                Err(error) if conflicts == CONFLICTS_MAX => return Err(given_up(error)),
+                Err(_) => conflicts += 1,
             }
         }
     }

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pangea_core::guarantee::Isolation;
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{SnapshotVersion, TxnId};
 
 use crate::Shared;
 use crate::catalog::role;
@@ -55,6 +55,7 @@ use crate::error::{SqlError, code};
 use crate::insight::Facts;
 use crate::insight::activity::{Activity, Place, State};
 use crate::insight::statements::Call;
+use crate::losses::OwnCommits;
 use crate::notice::Notice;
 use crate::plan::Planned;
 use crate::profile::Profile;
@@ -128,6 +129,8 @@ pub struct Session {
     notices: Vec<Notice>,
     /// The newest snapshot version that contains a write of the session.
     written: SnapshotVersion,
+    /// The commits of the session that can still be lost.
+    commits: OwnCommits,
     /// The counter from which the seeds of statements are derived.
     entropy: u64,
     last_numbers: LastNumbers,
@@ -193,6 +196,7 @@ impl Session {
         }
         settings.follow_default_isolation();
         let database: Arc<str> = database.into();
+        let commits = OwnCommits::new(engine.losses());
         let place = shared.insight.activities.enter(Activity {
             process: 0,
             user: settings.authorization().user().clone(),
@@ -218,6 +222,7 @@ impl Session {
             cursors: Cursors::default(),
             notices: Vec::new(),
             written: SnapshotVersion::ZERO,
+            commits,
             entropy: RandomState::new().build_hasher().finish(),
             last_numbers: LastNumbers::default(),
             asked_settings: Vec::new(),
@@ -243,9 +248,13 @@ impl Session {
         self.settings.zone()
     }
 
-    /// Returns the notices since the last call that the client wants to receive.
+    /// Returns the notices since the last call that the client wants to receive. They include
+    /// warnings about acknowledged commits of the session that the node has lost since.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         let mut notices = std::mem::take(&mut self.notices);
+        if let Some(losses) = self.engine.losses() {
+            notices.extend(self.commits.take(losses));
+        }
         notices.retain(|notice| self.settings.wants(notice.severity));
         notices
     }
@@ -334,6 +343,14 @@ impl Session {
         }
         let unavailable = |Unavailable { reason }| SqlError::new(code::UNAVAILABLE, reason);
         self.engine.remote_rows(at).await.map_err(unavailable)
+    }
+
+    /// Notes that a transaction of the session was acknowledged.
+    fn note_commit(&mut self, txn: TxnId, version: SnapshotVersion) {
+        self.written = self.written.max(version);
+        if let Some(losses) = self.engine.losses() {
+            self.commits.note(losses, txn, version);
+        }
     }
 
     fn must_be_fresh(&self) -> bool {

@@ -7,7 +7,7 @@ use pangea_core::txn::{Outcome, Procedure, SqlState};
 use sqlparser::ast;
 
 use super::command::Modes;
-use super::data::CONFLICTS_MAX;
+use super::data::{CONFLICTS_MAX, given_up};
 use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
@@ -158,8 +158,8 @@ impl Session {
                 self.native_alone(&native, values).await
             }
             Outcome::Aborted(abort) => Err(abort.into()),
-            Outcome::Committed { version, result, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, result, .. } => {
+                self.note_commit(txn, version);
                 let rows = native.returned(&result)?;
                 Ok(self.called(native.columns(), rows))
             }
@@ -184,7 +184,7 @@ impl Session {
         native: &Native,
         values: Vec<Datum>,
     ) -> Result<Response, SqlError> {
-        let mut left = CONFLICTS_MAX;
+        let mut conflicts = 0;
         loop {
             self.begin(true, Modes::default());
             let response = match self.native_in_transaction(native, values.clone()).await {
@@ -196,10 +196,9 @@ impl Session {
             };
             match self.commit().await {
                 Ok(_) => return Ok(response),
-                Err(error) if error.code == SqlState::SERIALIZATION_FAILURE && left > 0 => {
-                    left -= 1;
-                }
-                Err(error) => return Err(error),
+                Err(error) if error.code != SqlState::SERIALIZATION_FAILURE => return Err(error),
+                Err(error) if conflicts == CONFLICTS_MAX => return Err(given_up(error)),
+                Err(_) => conflicts += 1,
             }
         }
     }

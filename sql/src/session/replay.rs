@@ -142,8 +142,8 @@ impl Session {
         let outcome = self.commit_aside(program).await?;
         self.shared.replays.count(matches!(outcome, Outcome::Committed { .. }));
         match outcome {
-            Outcome::Committed { version, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, .. } => {
+                self.note_commit(txn, version);
                 Ok(())
             }
             // It may have committed, so it must not be tried again.

@@ -212,8 +212,8 @@ impl Session {
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
         match self.commit_program(Program::Certified(certified), DryRun::default()).await? {
-            Outcome::Committed { version, .. } => {
-                self.written = self.written.max(version);
+            Outcome::Committed { txn, version, .. } => {
+                self.note_commit(txn, version);
                 Ok("COMMIT")
             }
             Outcome::Aborted(abort) => {

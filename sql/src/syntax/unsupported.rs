@@ -117,14 +117,7 @@ pub(super) fn read_numbers(source: &str, tokens: &mut [TokenWithSpan]) -> Result
 /// 0A000 for SKIP LOCKED, and PostgreSQL's errors for invalid column definitions.
 pub(super) fn check_statement(source: &str, statement: &ast::Statement) -> Result<(), SqlError> {
     match statement {
-        // A SELECT takes no locks, so there is nothing to skip. SKIP LOCKED is used to take jobs
-        // from a queue, and each client would take the same jobs. NOWAIT is accepted because a
-        // SELECT never waits.
-        ast::Statement::Query(query)
-            if query.locks.iter().any(|it| it.nonblock == Some(ast::NonBlock::SkipLocked)) =>
-        {
-            Err(SqlError::unsupported("SKIP LOCKED"))
-        }
+        ast::Statement::Query(query) => check_locks(query),
         ast::Statement::CreateTable(table) => {
             let mut columns = table.columns.iter();
             columns.try_for_each(|column| check_column(source, &table.name, column))
@@ -142,6 +135,26 @@ pub(super) fn check_statement(source: &str, statement: &ast::Statement) -> Resul
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses the locks of a query that mean something else here. Queries within it are not checked.
+///
+/// A SELECT takes no locks, so there is nothing to skip. SKIP LOCKED is used to take jobs from a
+/// queue, and each client would take the same jobs. NOWAIT is accepted because a SELECT never
+/// waits.
+///
+/// # Errors
+/// 0A000 for SKIP LOCKED.
+pub(crate) fn check_locks(query: &ast::Query) -> Result<(), SqlError> {
+    let is_skipping = |it: &ast::LockClause| it.nonblock == Some(ast::NonBlock::SkipLocked);
+    if !query.locks.iter().any(is_skipping) {
+        return Ok(());
+    }
+    let error = SqlError::unsupported("SKIP LOCKED");
+    Err(error.with_hint(
+        "Rows are not locked. To take a job from a queue, mark it with UPDATE .. RETURNING: if \
+         another session took it first, the statement is run again.",
+    ))
 }
 
 fn check_column_name(source: &str, column: &ast::Ident) -> Result<(), SqlError> {

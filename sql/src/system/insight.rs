@@ -214,6 +214,7 @@ fn cluster(facts: &Facts, mut rows: Rows) -> Rows {
         ("release", text(about.release)),
         ("code", text(&about.code)),
         ("procedures", text(&about.procedures.join(" "))),
+        ("caches", int(topology.caches.len() as i64)),
     ]);
     rows
 }
@@ -287,6 +288,25 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
             ("ms_behind", or_null(it.ms_behind, Datum::Float)),
             ("awaited", or_null(it.awaited.as_ref(), |awaited| text(&awaited.what))),
             ("versions_awaited", or_null(it.awaited.as_ref(), |awaited| count(awaited.epochs))),
+            ("role", text("replica")),
+        ]);
+    }
+    caches(facts, rows)
+}
+
+/// Adds the caches. They have no tables, and so no versions.
+fn caches(facts: &Facts, mut rows: Rows) -> Rows {
+    let topology = &facts.topology;
+    for cache in topology.all_ids() {
+        let Some(home) = topology.home_of(cache) else { continue };
+        rows.add(&[
+            ("node", int(i64::from(cache.0))),
+            ("region", text(topology.region_name(home))),
+            ("shard", int(shard_of(facts, home).0)),
+            ("is_local", Datum::Bool(false)),
+            ("is_connected", Datum::Bool(facts.about.connected.contains(&cache))),
+            ("role", text("cache")),
+            ("cache_of", int(i64::from(home.0))),
         ]);
     }
     rows

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use pangea_core::guarantee::Isolation;
@@ -113,6 +114,64 @@ fn a_replay_whose_outcome_is_unknown_is_no_conflict() {
     let add = "update t set n = n + 1 where id = 1";
     assert_eq!(scene.commit(add, "update t set n = 200 where id = 1"), "08007");
     assert_eq!(run(&mut scene.b, "select n from t where id = 1"), "[[Int(201)]]");
+}
+
+/// A node on which every transaction loses whose rows were found before, and counts them.
+struct Contended(MemoryEngine, AtomicUsize);
+
+#[async_trait]
+impl Engine for Contended {
+    fn store(&self) -> &Arc<Store> {
+        self.0.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.0.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.0.topology()
+    }
+
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        let statement = ProcedureId::of("sql.statement");
+        if matches!(program, Program::Call { procedure, .. } if procedure == statement) {
+            return self.0.commit(program, isolation).await;
+        }
+        let is_certified = matches!(program, Program::Certified(_));
+        self.1.fetch_add(usize::from(is_certified), Ordering::Relaxed);
+        Ok(Outcome::Aborted(Abort::new(SqlState::SERIALIZATION_FAILURE, "changed")))
+    }
+
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.0.fresh().await
+    }
+
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.0.status().await
+    }
+}
+
+#[test]
+fn a_statement_that_always_loses_says_how_often_it_was_tried() {
+    let engine = Arc::new(Contended(MemoryEngine::new(), AtomicUsize::new(0)));
+    let mut scene = Scene::on(engine.clone());
+    run(&mut scene.a, "insert into u values (1, 1, 'a')");
+    let update = "update t set n = n + 1 from u where u.t = t.id";
+    let Some(Response::Error(error)) = ready(scene.a.simple_query(update)).pop() else {
+        panic!("every try loses");
+    };
+    let tries = engine.1.load(Ordering::Relaxed);
+    assert_eq!((error.code, tries), (SqlState::SERIALIZATION_FAILURE, 21));
+    let hint = error.hint.unwrap();
+    assert!(hint.contains("was tried 21 times") && hint.contains("as a program"), "{hint}");
+    // A block is its client's to try again.
+    let block = format!("begin; {update}; commit");
+    let Some(Response::Error(error)) = ready(scene.a.simple_query(&block)).pop() else {
+        panic!("every try loses");
+    };
+    assert_eq!(engine.1.load(Ordering::Relaxed), tries + 1);
+    assert!(!error.hint.unwrap().contains("tried 21"));
 }
 
 #[test]

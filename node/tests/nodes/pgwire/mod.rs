@@ -4,6 +4,7 @@ mod cancel;
 mod copy;
 mod drivers;
 mod hostile;
+mod losses;
 mod security;
 mod server;
 mod streams;

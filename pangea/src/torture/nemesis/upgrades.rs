@@ -63,12 +63,16 @@ impl Nemesis<'_> {
         self.heal().await?;
         let mut order: Vec<usize> = (0..self.cluster.members.len()).collect();
         self.rng.shuffle(&mut order);
+        // A cache after the nodes: nobody may need it meanwhile.
+        order.extend(order.len()..order.len() + self.cluster.caches.len());
         for node in order {
             self.tell(&format!("SIGKILL {}, and start the other program", self.region(node)));
-            self.cluster.members[node].kill().await;
-            self.cluster.members[node].program.clone_from(&self.programs.other);
+            let other = self.programs.other.clone();
+            let process = self.process(node);
+            process.kill().await;
+            process.program = other;
             self.stay_down().await;
-            if let Err(refusal) = self.cluster.members[node].start().await {
+            if let Err(refusal) = self.process(node).start().await {
                 return self.upgrade_cleanly(refusal).await;
             }
         }
@@ -141,7 +145,7 @@ impl Nemesis<'_> {
             self.cluster.stop_members().await?;
         } else {
             self.tell("stop one after the other in order, and start all with the other program");
-            for member in &mut self.cluster.members {
+            for member in self.cluster.processes() {
                 member.stop().await?;
             }
         }
@@ -168,15 +172,13 @@ impl Nemesis<'_> {
     }
 
     async fn start_all(&mut self, program: Option<PathBuf>) -> Result<(), Failure> {
-        for member in &mut self.cluster.members {
-            member.program.clone_from(&program);
-        }
+        self.cluster.processes().for_each(|process| process.program.clone_from(&program));
         self.cluster.start_down().await
     }
 
     pub(super) async fn kill_all(&mut self) {
-        for member in &mut self.cluster.members {
-            member.kill().await;
+        for process in self.cluster.processes() {
+            process.kill().await;
         }
     }
 
@@ -197,7 +199,8 @@ impl Nemesis<'_> {
 
     /// Returns the message of a node that can't continue with its program.
     fn refusal(&self) -> Option<String> {
-        let logs = self.cluster.members.iter().map(Member::log_since_start);
+        let processes = self.cluster.members.iter().chain(&self.cluster.caches);
+        let logs = processes.map(Member::log_since_start);
         logs.into_iter().find_map(|log| log.lines().find(|it| is_refusal(it)).map(str::to_owned))
     }
 

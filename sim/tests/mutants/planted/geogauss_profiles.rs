@@ -23,6 +23,7 @@ impl Profile {
             Bug::CachesNotAsked | Bug::KeptAfterSeal => &[Self::Cached],
             Bug::DeltaLastWins | Bug::DeltaNotMet => &[Self::Tallies],
             Bug::LoggedEarly => &[Self::Mute],
+            Bug::LossUntold => &[Self::Unheard],
             Bug::LostReadCounts => &[Self::ToldToOne],
             _ => &[Self::Drawn],
         }
@@ -59,6 +60,10 @@ impl Profile {
                 let rules = Some(kinds::mute(seed));
                 Settings { rules, clients_per_node: 3, one_way_max: Span::from_ms(10), ..any }
             }
+            Self::Unheard => {
+                let rules = Some(kinds::unheard(seed));
+                Settings { rules, ..geogauss_drawn::settings(seed, "smallbank") }
+            }
             Self::ToldToOne => {
                 let rules = Some(kinds::told_to_one(seed));
                 let (duration, one_way_max) = (Span::from_ms(8_000), Span::from_ms(5));
@@ -75,7 +80,7 @@ impl Profile {
     pub(super) fn options_of_geogauss(self, seed: u64) -> Options {
         match self {
             Self::Cached => geogauss_drawn::cached(),
-            Self::Mute | Self::ToldToOne => {
+            Self::Mute | Self::Unheard | Self::ToldToOne => {
                 Options { ack: Ack::Merged, ..geogauss_drawn::default() }
             }
             _ => geogauss_drawn::drawn(seed).1,

@@ -59,6 +59,7 @@ pub const OF_GEOGAUSS: &[Bug] = &[
     Bug::KeptAfterSeal,
     Bug::LoggedEarly,
     Bug::RetreatForgotten,
+    Bug::LossUntold,
     Bug::LostReadCounts,
     Bug::EarlierLifeMissing,
     Bug::EpochReopened,
