@@ -271,6 +271,8 @@ bugs! {
         "A replica tells that its log is durable before it is.";
     CeilingForgotten, "ceiling-forgotten",
         "A restarted replica uses the numbers of transactions again.";
+    StartAfterOther, "start-after-other",
+        "A replica continues a log of another view with that of the one that begins.";
     StartUnverified, "start-unverified",
         "A view begins on a shard without transactions that only other shards have in their logs.";
     SettledAlone, "settled-alone",

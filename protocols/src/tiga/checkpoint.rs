@@ -69,8 +69,8 @@ pub(super) struct Meta {
     pub view: View,
     /// The last view among the decisions taken.
     pub decided: Option<ViewNumber>,
-    /// The last view whose logs are decided, and these logs.
-    pub started: (ViewNumber, Vec<Bytes>),
+    /// The last view whose logs are decided, the view of those that they continue, and these logs.
+    pub started: (ViewNumber, ViewNumber, Vec<Bytes>),
     pub told: Stamp,
     /// The transactions that arrived in time in the view of the log.
     pub in_time: Vec<Entry>,
@@ -126,7 +126,7 @@ impl State {
             had: self.log.had(),
             view: self.views.view.clone(),
             decided: self.views.decided,
-            started: (self.views.started, self.views.logs.clone()),
+            started: (self.views.started, self.views.base, self.views.logs.clone()),
             told: self.fast.told_at_most(),
             in_time: self.fast.unsynced(),
             limit: self.ceiling.last(),
@@ -153,7 +153,7 @@ impl State {
         self.log.start_from((position, version), meta.had);
         self.log.replace(meta.suffix, meta.log_head);
         (self.views.view, self.done, self.replaced) = (meta.view, meta.done, meta.replaced);
-        (self.views.started, self.views.logs) = meta.started;
+        (self.views.started, self.views.base, self.views.logs) = meta.started;
         self.views.decided = meta.decided;
         self.ceiling.restore(meta.limit);
         self.presence.log_identities = meta.log_identities;
@@ -372,8 +372,9 @@ impl Meta {
         self.view.encode(&mut out);
         out.put_varint(self.decided.map_or(0, |decided| decided.0 + 1));
         out.put_varint(self.started.0.0);
-        out.put_varint(self.started.1.len() as u64);
-        self.started.1.iter().for_each(|log| out.put_bytes(log));
+        out.put_varint(self.started.1.0);
+        out.put_varint(self.started.2.len() as u64);
+        self.started.2.iter().for_each(|log| out.put_bytes(log));
         out.put_u64(self.told.to_bits());
         out.put_varint(self.in_time.len() as u64);
         for Entry { stamp, txn } in &self.in_time {
@@ -405,9 +406,10 @@ impl Meta {
         let had = (ViewNumber(number(from, WHAT)?), Position(number(from, WHAT)?));
         let view = View::decode(from)?;
         let decided = number(from, WHAT)?.checked_sub(1).map(ViewNumber);
-        let started = ViewNumber(number(from, WHAT)?);
+        let (started, base) = (number(from, WHAT)?, number(from, WHAT)?);
+        let (started, base) = (ViewNumber(started), ViewNumber(base));
         let logs = (0..from.count(WHAT)?).map(|_| Ok(bytes.slice_ref(from.bytes(WHAT)?)));
-        let started = (started, logs.collect::<Result<_, DecodeError>>()?);
+        let started = (started, base, logs.collect::<Result<_, DecodeError>>()?);
         let told = Stamp::from_bits(from.u64(WHAT)?);
         let entry = |from: &mut Reader<'_>| {
             let stamp = Stamp::from_bits(from.u64(WHAT)?);

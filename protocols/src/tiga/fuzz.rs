@@ -86,7 +86,7 @@ fn replies() -> Bytes {
 
 fn agreement() -> Vec<Record<Decided>> {
     let view = Decided::View { number: 3, leaders: vec![NodeId(2)] };
-    let start = Decided::Start { number: 3, logs: vec![suffix().encode().to_vec()] };
+    let start = Decided::Start { number: 3, base: 2, logs: vec![suffix().encode().to_vec()] };
     let entries = vec![view, start];
     vec![Record::Trimmed(3), Record::Entries { from: 3, entries }, Record::Decided(4)]
 }
@@ -137,6 +137,7 @@ fn messages() -> Vec<Vec<u8>> {
             view: 4,
             leaders: vec![NodeId(2), NodeId(0)],
             started: 3,
+            base: 2,
             log: suffix().encode(),
         },
         Message::Notices { view: 3, notices: Bytes::from_static(&[0, 0, 0, 0]) },
@@ -267,7 +268,7 @@ fn states() -> Vec<Vec<u8>> {
         had: (ViewNumber(3), Position(310)),
         view: view.clone(),
         decided: Some(ViewNumber(4)),
-        started: (ViewNumber(3), vec![suffix().encode()]),
+        started: (ViewNumber(3), ViewNumber(2), vec![suffix().encode()]),
         told: stamp(900),
         in_time: entries(),
         limit,

@@ -155,6 +155,8 @@ messages! {
             leaders: Vec<NodeId>,
             /// The last view whose logs are decided.
             started: u64 as Number,
+            /// The view of the log that it continues.
+            base: u64 as Number,
             /// The log with which the receiver's shard began it.
             log: Bytes,
         } sized "message_log", malformed "tiga.malformed_view";

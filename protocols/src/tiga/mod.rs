@@ -124,6 +124,12 @@
 //!   was computed from a transaction that no log has: see `hashes.rs`.
 //! - **The leader's fast reply does not count as its log**: see `quorum.rs`.
 //! - **Floors and closed stamps outlive a leader**: see `rebuild.rs`. Readers leave no entry.
+//! - **The logs with which a view begins are one decision** of all shards. In the paper, each leader
+//!   begins when it has verified its log, and a second failure could leave a transaction in the log
+//!   of one shard alone: see `verification.rs`.
+//! - **Several shards run a cell when all of their logs are committed up to it.** What they read of
+//!   each other can't be lost then: see `shards.rs`. Leaders promise when one of them asks
+//!   (`notices.rs`), so an idle cluster exchanges no watermarks.
 
 mod ceiling;
 pub mod cells;
@@ -369,9 +375,10 @@ impl Tiga {
             Message::Proposal { view, proposal } => {
                 self.on_proposal(cx, from, ViewNumber(view), &proposal);
             }
-            Message::View { view, leaders, started, log } => {
+            Message::View { view, leaders, started, base, log } => {
                 let view = View { number: ViewNumber(view), leaders };
-                self.on_view(cx, from, view, (ViewNumber(started), log));
+                let start = (ViewNumber(started), ViewNumber(base), log);
+                self.on_view(cx, from, view, start);
             }
             Message::Progress { .. } => self.on_progress(cx, from, message),
             Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),

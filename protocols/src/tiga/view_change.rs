@@ -193,7 +193,7 @@ impl Tiga {
     /// The logs of a view are decided: takes the one of this shard, if it has what comes before.
     /// Otherwise a peer sends more.
     pub(super) fn take_start(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { views, incoming, log, .. } = &mut self.state;
+        let State { views, incoming, log, commit, .. } = &mut self.state;
         views.preparing = None;
         if log.view >= views.started || incoming.view() >= Some(views.started) {
             return;
@@ -201,7 +201,10 @@ impl Tiga {
         // The first shard decides, and the others know their own logs only.
         let Some(bytes) = views.logs.first() else { return };
         let suffix = Suffix::decode(bytes).expect("the logs were checked");
-        if suffix.after > log.last() || suffix.last() < log.base() {
+        // A log of another view may have other cells before it.
+        let is_same = log.view == views.base || suffix.after <= commit.committed;
+        let is_same = mutate!(StartAfterOther: is_same => true);
+        if suffix.after > log.last() || suffix.last() < log.base() || !is_same {
             return cx.mark("tiga.start_too_far");
         }
         incoming.begin(suffix, Vec::new(), Purpose::Enter);
@@ -450,7 +453,10 @@ impl Tiga {
         // It may know the logs itself, and have what comes before them.
         views.behind[peer.index()] += 1;
         let start = views.logs.first().map(|log| Suffix::decode(log).expect("it was checked"));
-        let is_lost = start.is_none_or(|start| last < start.after || kept.first > start.last());
+        let is_lost = start.is_none_or(|start| {
+            let is_same = normal == views.base || committed >= start.after;
+            last < start.after || kept.first > start.last() || !is_same
+        });
         let is_lost = is_lost || views.behind[peer.index()] >= BEHIND_MAX;
         let may_send = leading.is_some() || log.view < views.view.number;
         if is_lost && may_send && committed >= log.base() {

@@ -56,6 +56,8 @@ pub enum Decided {
     Start {
         /// The number of the view.
         number: u64,
+        /// The view of the logs that they continue.
+        base: u64,
         /// The ends of the logs, encoded, in the order of the shards.
         logs: Vec<Vec<u8>>,
     },
@@ -114,12 +116,12 @@ impl Decided {
                 let view = View { number: ViewNumber(*number), leaders: leaders.clone() };
                 view.is_sound(cluster)
             }
-            Self::Start { number, logs } => {
+            Self::Start { number, base, logs } => {
                 let is_log = |log: &Vec<u8>| {
                     Suffix::decode(log).is_ok_and(|suffix| suffix.view.0 == *number)
                 };
                 let shards = usize::from(cluster.partitions.shards());
-                logs.len() == shards && logs.iter().all(is_log)
+                base < number && logs.len() == shards && logs.iter().all(is_log)
             }
         }
     }
@@ -161,6 +163,8 @@ pub(super) struct Views {
     pub started: ViewNumber,
     /// The logs with which it began: of all shards on a replica of the first one, else of the own.
     pub logs: Vec<Bytes>,
+    /// The view of the logs that these continue.
+    pub base: ViewNumber,
     /// The reports for the view that this replica is to lead.
     pub reports: BTreeMap<NodeId, ViewReport>,
     /// Those from which it makes its proposal, once there are enough.
@@ -191,6 +195,7 @@ impl Views {
             since: Timestamp::default(),
             started: ViewNumber(0),
             logs: Vec::new(),
+            base: ViewNumber(0),
             reports: BTreeMap::new(),
             chosen: Vec::new(),
             known: Position(0),
@@ -384,7 +389,7 @@ impl Tiga {
         let logs = verify(&proposals);
         let logs = logs.iter().map(|log| Suffix { view: views.view.number, ..log.clone() });
         let logs = logs.map(|log| log.encode().to_vec()).collect();
-        let decision = Decided::Start { number: views.view.number.0, logs };
+        let decision = Decided::Start { number: views.view.number.0, base: views.started.0, logs };
         views.driver.agreement_mut().propose(decision);
     }
 
@@ -402,6 +407,7 @@ impl Tiga {
         let State { views, cluster, .. } = &mut self.state;
         let shard = cluster.nodes[from.index()].shard;
         let is_present = views.view.number == view && views.started < view;
+        let is_present = is_present && proposal.suffix.view == views.started;
         if is_present && views.leader_of(shard) == Some(from) {
             views.proposals.insert(shard, proposal);
         }
@@ -454,7 +460,7 @@ impl Tiga {
                 views.decided = Some(number);
                 self.begin_view(cx, View { number, leaders });
             }
-            Decided::Start { number, logs } => {
+            Decided::Start { number, base, logs } => {
                 // The logs of a view that was given up are void, on all replicas alike. After a
                 // restart, the log may be of this view already.
                 let number = ViewNumber(number);
@@ -462,7 +468,7 @@ impl Tiga {
                 if views.decided != Some(number) || number < views.started || is_known {
                     return;
                 }
-                views.started = number;
+                (views.started, views.base) = (number, ViewNumber(base));
                 views.logs = logs.into_iter().map(Bytes::from).collect();
                 self.take_start(cx);
             }
@@ -491,6 +497,7 @@ impl Tiga {
             view: views.view.number.0,
             leaders: views.view.leaders.clone(),
             started,
+            base: views.base.0,
             log: log.unwrap_or_default(),
         };
         cx.send(to, message);
@@ -502,7 +509,7 @@ impl Tiga {
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         view: View,
-        (started, log): (ViewNumber, Bytes),
+        (started, base, log): (ViewNumber, ViewNumber, Bytes),
     ) {
         let is_log = started.0 == 0 || Suffix::decode(&log).is_ok_and(|it| it.view == started);
         let is_sound = view.is_sound(&self.state.cluster) && is_log && started <= view.number;
@@ -511,7 +518,8 @@ impl Tiga {
         }
         let is_later = view.number > self.state.views.view.number;
         if started > self.state.views.started {
-            (self.state.views.started, self.state.views.logs) = (started, vec![log]);
+            let views = &mut self.state.views;
+            (views.started, views.base, views.logs) = (started, base, vec![log]);
             if !is_later {
                 self.take_start(cx);
             }

@@ -151,6 +151,7 @@ impl Profile {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::RecoveredForgotten => &[Self::Mute],
+            Bug::StartAfterOther => &[Self::Away],
             Bug::StartUnverified
             | Bug::SettledAlone
             | Bug::OldViewCounts

@@ -168,9 +168,8 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
 
 /// The faults of several shards, which take no checkpoints yet: disks last, and programs stay.
 pub fn faults_of_shards() -> Vec<FaultKind> {
-    let is_known = |kind: &FaultKind| {
-        !matches!(kind, FaultKind::Upgrade | FaultKind::DiskLoss | FaultKind::Destroy)
-    };
+    use FaultKind::{BitFlip, Destroy, DiskLoss, Upgrade};
+    let is_known = |kind: &FaultKind| !matches!(kind, Upgrade | DiskLoss | Destroy | BitFlip);
     FaultKind::ALL.iter().copied().filter(is_known).collect()
 }
 

@@ -93,6 +93,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::CeilingForgotten,
     Bug::RunTwice,
     Bug::RejoinedVotes,
+    Bug::StartAfterOther,
     Bug::StartUnverified,
     Bug::SettledAlone,
     Bug::OldViewCounts,
