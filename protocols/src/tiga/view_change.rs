@@ -217,9 +217,15 @@ impl Tiga {
         let version = log.version_at(position);
         let reports = logs.iter().map(|(node, report)| report.after(*node, position, version));
         views.reports = reports.collect();
+        // What is closed is not recovered, and nobody may have it any more.
+        let newest = views.reports.iter().filter(|report| report.normal == best.view);
+        let closed = newest.map(|report| report.closed).max().unwrap_or_default();
         let unsynced = logs.values().flat_map(|report| &report.unsynced);
-        let others = unsynced.map(|entry| entry.txn).collect();
+        let others = unsynced.filter(|entry| entry.stamp > closed);
+        let others = others.map(|entry| entry.txn).collect();
         incoming.begin(Suffix { view: views.view.number, ..best }, others);
+        // Nobody may have the transactions of cells that are forgotten.
+        incoming.skip_to(log.base());
     }
 
     /// §4: the log of a view arrives from its leader.
@@ -235,7 +241,9 @@ impl Tiga {
         if suffix.after > self.state.log.last() || suffix.last() < self.state.log.base() {
             return cx.mark("tiga.log_too_early");
         }
-        self.state.incoming.begin(suffix, Vec::new());
+        let State { incoming, log, .. } = &mut self.state;
+        incoming.begin(suffix, Vec::new());
+        incoming.skip_to(log.base());
     }
 
     /// Takes the log of a view, all of whose transactions are here.
