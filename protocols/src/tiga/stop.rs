@@ -65,6 +65,16 @@ impl State {
         staying >= self.replica.topology.majority()
     }
 
+    /// Whether another replica leads.
+    fn is_led(&self) -> bool {
+        let is_leading = |leader: NodeId| {
+            let told = self.views.told[leader.index()];
+            let is_here = leader != self.me() && self.replica.is_up[leader.index()];
+            is_here && told.leads && told.view == self.views.view.number
+        };
+        self.views.leader().is_some_and(is_leading)
+    }
+
     /// Whether this replica, as the leader, orders nothing more: too few others are there or stay
     /// to commit it, and those that are stopping wait for no transaction.
     pub(super) fn is_sealed(&self) -> bool {
@@ -125,7 +135,7 @@ impl State {
     fn may_leave(&self, stop: &Stop, is_late: bool) -> bool {
         let is_outside = !self.presence.is_ready || !self.is_whole() || self.is_refusing;
         let can_go = match self.do_enough_stay() {
-            true => self.leading.is_none(),
+            true => self.is_led(),
             false => self.is_all_published(),
         };
         is_outside || is_late || stop.is_settled && can_go

@@ -185,6 +185,11 @@ impl Transactions {
         self.0.range(all).map(|(_, stamped)| stamped)
     }
 
+    /// The stamp of a transaction's coordinator.
+    pub(super) fn stamp_of(&self, txn: TxnId) -> Option<Stamp> {
+        self.get(txn).map(|stamped| stamped.stamp)
+    }
+
     /// Whether this replica has a transaction.
     pub(super) fn contains(&self, txn: TxnId) -> bool {
         self.0.contains_key(&txn)

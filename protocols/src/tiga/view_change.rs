@@ -115,7 +115,9 @@ impl State {
             self.footprint_of(one).conflicts_with(&self.footprint_of(other))
         };
         let Rebuilt { recovered, floor, .. } = rebuild(sizes, reports, do_conflict);
-        let recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
+        let mut recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
+        // Followers that are behind may have accepted one at a later stamp than it is logged at.
+        recovered.retain(|entry| !self.is_in(suffix, entry.txn));
         for of_cell in recovered.chunk_by(|a, b| cell_of(a.stamp) == cell_of(b.stamp)) {
             let txns = of_cell.iter().map(|entry| (entry.txn, entry.stamp)).collect();
             suffix.cells.push(Cell { version: cell_of(of_cell[0].stamp), txns });
