@@ -38,8 +38,8 @@ pub(super) struct Done {
     below: Vec<u64>,
     /// The others of forgotten cells, with the versions of the cells.
     committed: BTreeMap<TxnId, SnapshotVersion>,
-    /// Those of forgotten cells that a leader gave an earlier stamp than their coordinator had, with
-    /// the stamp of the coordinator. A follower may have accepted it.
+    /// Those of forgotten cells that a leader gave an earlier stamp than their coordinator had,
+    /// with the stamp of the coordinator. A follower may have accepted it.
     lowered: BTreeMap<TxnId, Stamp>,
 }
 

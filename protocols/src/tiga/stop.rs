@@ -11,9 +11,9 @@
 //!
 //! If all nodes stop, no cell may remain that was not run: the next program could not run it
 //! (`programs.rs`). So a leader is *sealed* as soon as too few stay to commit more: it orders
-//! nothing more. With a fast path it still adds a cell after all that followers may have accepted in
-//! time. Those that are stopping wait until all have published its log. A node that hears nothing of
-//! the others waits for them for seconds only.
+//! nothing more. With a fast path it still adds a cell after all that followers may have accepted
+//! in time. Those that are stopping wait until all have published its log. A node that hears
+//! nothing of the others waits for them for seconds only.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;

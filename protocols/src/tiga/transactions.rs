@@ -95,8 +95,8 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Vec<Stamped>, DecodeError> {
     if from.is_empty() { Ok(all) } else { Err(DecodeError::new(WHAT)) }
 }
 
-/// Whether replicas of a group of `node_count` can have sent these: each of a coordinator and with a
-/// stamp of it, and all of one if that is the sender.
+/// Whether replicas of a group of `node_count` can have sent these: each of a coordinator and with
+/// a stamp of it, and all of one if that is the sender.
 pub(super) fn are_sound(all: &[Stamped], node_count: usize, sender: Option<NodeId>) -> bool {
     all.iter().all(|Stamped { stamp, request, .. }| {
         let node = request.txn.node();
