@@ -108,7 +108,8 @@ impl State {
     fn done_when_published(&self) -> Done {
         let mut done = self.done.clone();
         let contained = self.log.base().0 + 1..=self.commit.published.0;
-        contained.for_each(|position| done.note(self.log.cell(Position(position))));
+        let stamp_of = |txn| self.transactions.stamp_of(txn);
+        contained.for_each(|position| done.note(self.log.cell(Position(position)), stamp_of));
         done
     }
 

@@ -19,7 +19,7 @@ use pangea_core::txn::CodeDigest;
 
 use super::Tiga;
 use super::cells::{Cell, last_of};
-use super::log::{Log, Position, ViewNumber};
+use super::log::{Log, Position, Suffix, ViewNumber};
 use super::state::State;
 use super::transactions::Transactions;
 use super::views::PeerState;
@@ -121,6 +121,14 @@ impl State {
         self.log.contains(txn) || self.done.contains(txn)
     }
 
+    /// Whether a transaction that others report as accepted in time is in the log of a new view,
+    /// which begins with this suffix.
+    pub(super) fn is_in(&self, suffix: &Suffix, txn: TxnId) -> bool {
+        let is_before = self.log.place_of(txn).is_some_and(|place| place <= suffix.after);
+        let mut txns = suffix.cells.iter().flat_map(|cell| &cell.txns);
+        is_before || self.done.is_committed(txn) || txns.any(|(other, _)| *other == txn)
+    }
+
     /// The position up to which the log may be forgotten.
     fn needed_by_none(&self) -> Position {
         let mut upto = self.commit.published.min(self.saved);
@@ -165,7 +173,9 @@ impl State {
         if upto > self.log.base() {
             let cells = self.log.forget(upto);
             self.sizes.forget(upto);
-            cells.iter().for_each(|cell| self.done.note(cell));
+            let State { done, transactions, log, .. } = self;
+            cells.iter().for_each(|cell| done.note(cell, |txn| transactions.stamp_of(txn)));
+            done.close(log.version_at(upto));
             self.drop_bodies(&cells);
             self.foreign = self.foreign.split_off(&upto);
         }
@@ -236,7 +246,7 @@ mod tests {
         let mut log = Log::default();
         let cells =
             (1..=6).map(|version| Cell { version: SnapshotVersion(version), txns: Vec::new() });
-        let suffix = super::super::log::Suffix { cells: cells.collect(), ..Default::default() };
+        let suffix = Suffix { cells: cells.collect(), ..Suffix::default() };
         log.replace(suffix, pangea_core::ids::LogPosition(1));
         let (mut sizes, none) = (Sizes::default(), Transactions::default());
         sizes.count(&log, &none, Position(4));

@@ -195,7 +195,8 @@ impl State {
         let before = last_of(self.log.version_at(self.log.base()));
         for Entry { stamp, txn } in in_time {
             // What is at or below the base, and not in a cell up to there, came too late.
-            if stamp > before && !self.log.contains(txn) && self.has_fast_path() {
+            let is_logged = self.log.contains(txn) || self.done.is_committed(txn);
+            if stamp > before && !is_logged && self.has_fast_path() {
                 let footprint = self.footprint_of(txn);
                 self.fast.restore(Entry { stamp, txn }, footprint);
             }

@@ -93,7 +93,8 @@ fn agreement() -> Vec<Record<Decided>> {
 
 fn done() -> Done {
     let mut done = Done::new(NODES);
-    done.note(&Cell { version: SnapshotVersion(3), txns: vec![(txn(9), stamp(2_500))] });
+    let cell = Cell { version: SnapshotVersion(3), txns: vec![(txn(9), stamp(2_500))] };
+    done.note(&cell, |_| Some(stamp(9_000)));
     done.raise(NodeId(2), 300);
     done
 }

@@ -57,11 +57,11 @@ impl Suffix {
         out.into()
     }
 
-    /// Decodes the bytes that [`Suffix::encode`] wrote.
+    /// Decodes the bytes that a replica sends or persists.
     ///
     /// # Errors
     /// If the bytes are malformed, or the cells are not in order.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "log";
         let from = &mut Reader::new(bytes);
         let view = ViewNumber(number(from, WHAT)?);

@@ -88,6 +88,9 @@ impl Incoming {
     /// A checkpoint has the cells up to a position.
     pub(super) fn skip_to(&mut self, position: Position) {
         let Suffix { after, cells, .. } = &mut self.suffix;
+        if *after >= position {
+            return;
+        }
         let skipped = (position.0.saturating_sub(after.0) as usize).min(cells.len());
         cells.drain(..skipped);
         *after = position.max(Position(after.0 + skipped as u64));

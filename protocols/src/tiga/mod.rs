@@ -180,11 +180,13 @@ use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::txn::CodeDigest;
 
 use crate::presence::{self, RejoinTimer};
+pub use log::Suffix;
 use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Path};
 use rejoin::Known;
 use state::State;
+pub use views::Decided;
 use views::View;
 
 /// A replica.
@@ -205,6 +207,20 @@ pub enum Timer {
     Rejoin,
     /// A checkpoint may be tried again.
     Checkpoint,
+}
+
+/// The timers that it has in common with protocols over an input log, for the tests of all.
+impl From<crate::inputs::Timer> for Timer {
+    fn from(timer: crate::inputs::Timer) -> Self {
+        use crate::inputs::Timer as Of;
+        match timer {
+            Of::Batch | Of::Epoch | Of::Fetch => Self::Release,
+            Of::Tick => Self::Tick,
+            Of::Progress => Self::Progress,
+            Of::Rejoin => Self::Rejoin,
+            Of::Checkpoint => Self::Checkpoint,
+        }
+    }
 }
 
 impl From<RejoinTimer> for Timer {

@@ -12,12 +12,12 @@
 //! ```
 //!
 //! The replica had told that it had a part of the log durably, and that transactions had arrived in
-//! time. Both may have been counted, and its disk does not have them any more. Until it has
-//! the log of a view that began without its report, it sends no report and no fast replies, does
-//! not tell how far its log is durable, and answers no strict reads of others. Each such view contains all that was committed before,
-//! because f + 1 others have reported. It is later than each view of which a peer knew when it
-//! answered: nobody can have counted a report of the earlier life for a view that was not known
-//! to anybody.
+//! time. Both may have been counted, and its disk does not have them any more. Until it has the log
+//! of a view that began without its report, it sends no report and no fast replies, does not tell
+//! how far its log is durable, and answers no strict reads of others. Each such view contains all
+//! that was committed before, because f + 1 others have reported. It is later than each view of
+//! which a peer knew when it answered: nobody can have counted a report of the earlier life for a
+//! view that was not known to anybody.
 //!
 //! - **Views.** The replica had promised to follow views that were decided, so that enough peers
 //!   know them. It does not lead one of them again, because it may have begun it before.

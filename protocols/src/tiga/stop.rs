@@ -11,9 +11,9 @@
 //!
 //! If all nodes stop, no cell may remain that was not run: the next program could not run it
 //! (`programs.rs`). So a leader is *sealed* as soon as too few stay to commit more: it orders
-//! nothing more. With a fast path it still adds a cell after all that followers may have accepted in
-//! time. Those that are stopping wait until all have published its log. A node that hears nothing of
-//! the others waits for them for seconds only.
+//! nothing more. With a fast path it still adds a cell after all that followers may have accepted
+//! in time. Those that are stopping wait until all have published its log. A node that hears
+//! nothing of the others waits for them for seconds only.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
@@ -63,6 +63,16 @@ impl State {
         };
         let staying = self.replica.peers().filter(stays).count();
         staying >= self.replica.topology.majority()
+    }
+
+    /// Whether another replica leads.
+    fn is_led(&self) -> bool {
+        let is_leading = |leader: NodeId| {
+            let told = self.views.told[leader.index()];
+            let is_here = leader != self.node && self.is_up[leader.index()];
+            is_here && told.leads && told.view == self.views.view.number
+        };
+        self.leader().is_some_and(is_leading)
     }
 
     /// Whether this replica, as the leader, orders nothing more: too few others are there or stay
@@ -126,7 +136,7 @@ impl State {
     fn may_leave(&self, stop: &Stop, is_late: bool) -> bool {
         let is_outside = !self.presence.is_ready || !self.is_whole() || self.is_refusing;
         let can_go = match self.do_enough_stay() {
-            true => self.leading.is_none(),
+            true => self.is_led(),
             false => self.is_all_published(),
         };
         is_outside || is_late || stop.is_settled && can_go

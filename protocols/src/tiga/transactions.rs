@@ -100,8 +100,8 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Vec<Stamped>, DecodeError> {
     if from.is_empty() { Ok(all) } else { Err(DecodeError::new(WHAT)) }
 }
 
-/// Whether replicas of a group of `node_count` can have sent these: each of a coordinator and with a
-/// stamp of it, and all of one if that is the sender.
+/// Whether replicas of a group of `node_count` can have sent these: each of a coordinator and with
+/// a stamp of it, and all of one if that is the sender.
 pub(super) fn are_sound(all: &[Stamped], node_count: usize, sender: Option<NodeId>) -> bool {
     all.iter().all(|Stamped { stamp, request, .. }| {
         let node = request.txn.node();
@@ -188,6 +188,11 @@ impl Transactions {
     ) -> impl DoubleEndedIterator<Item = &Arc<Stamped>> + Clone {
         let all = TxnId::new(node, 0)..=TxnId::new(node, NUMBER_MAX - 1);
         self.0.range(all).map(|(_, stamped)| stamped)
+    }
+
+    /// The stamp of a transaction's coordinator.
+    pub(super) fn stamp_of(&self, txn: TxnId) -> Option<Stamp> {
+        self.get(txn).map(|stamped| stamped.stamp)
     }
 
     /// Whether this replica has a transaction.

@@ -152,7 +152,9 @@ impl State {
             let rebuilt = rebuild(sizes, &self.views.chosen, do_conflict);
             Rebuilt { floor, recovered, .. } = rebuilt;
         }
-        let recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
+        let mut recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
+        // Followers that are behind may have accepted one at a later stamp than it is logged at.
+        recovered.retain(|entry| !self.is_in(&suffix, entry.txn));
         for of_cell in recovered.chunk_by(|a, b| cell_of(a.stamp) == cell_of(b.stamp)) {
             let txns = of_cell.iter().map(|entry| (entry.txn, entry.stamp)).collect();
             suffix.cells.push(Cell { version: cell_of(of_cell[0].stamp), txns });
@@ -208,6 +210,8 @@ impl Tiga {
             return cx.mark("tiga.start_too_far");
         }
         incoming.begin(suffix, Vec::new(), Purpose::Enter);
+        // Nobody may have the transactions of cells that are forgotten.
+        incoming.skip_to(log.base());
     }
 
     /// Reports the log to the leader of the view, if the view has not begun here.
@@ -294,8 +298,11 @@ impl Tiga {
         let version = log.version_at(position);
         let reports = logs.iter().map(|(node, report)| report.after(*node, position, version));
         (views.chosen, views.known) = (reports.collect(), position);
+        // What is closed is not recovered, and nobody may have it any more.
+        let closed = views.chosen.iter().map(|report| report.closed).max().unwrap_or_default();
         let unsynced = logs.values().flat_map(|report| &report.unsynced);
-        let others = unsynced.map(|entry| entry.txn).collect();
+        let others = unsynced.filter(|entry| entry.stamp > closed);
+        let others = others.map(|entry| entry.txn).collect();
         incoming.begin(best, others, Purpose::Propose);
     }
 
@@ -385,13 +392,15 @@ impl Tiga {
         if suffix.after > log.last() || suffix.last() < log.base() {
             return cx.mark("tiga.log_too_early");
         }
-        let views = &mut self.state.views;
+        let State { views, incoming, log, .. } = &mut self.state;
         if suffix.view > views.started {
             // This replica has missed the decision.
             views.started = suffix.view;
             views.logs.clear();
         }
-        self.state.incoming.begin(suffix, Vec::new(), Purpose::Enter);
+        incoming.begin(suffix, Vec::new(), Purpose::Enter);
+        // Nobody may have the transactions of cells that are forgotten.
+        incoming.skip_to(log.base());
     }
 
     /// Takes the log of a view, all of whose transactions are here.

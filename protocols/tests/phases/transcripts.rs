@@ -12,6 +12,7 @@ mod geogauss;
 mod input_log;
 mod minerva;
 mod shards;
+mod tiga;
 
 use super::support::transcript::{folder, name_of_test};
 use super::support::words::Transcribed;

@@ -55,8 +55,8 @@ fn what_only_fast_replies_have_committed_is_in_the_next_view() {
     assert!(recovered > 0, "no view begins with transactions that are in no log");
 }
 
-/// `PANGEA_TIGA_SEEDS` has the first seed and the number of seeds, as in `1000+500`. Of a single one
-/// the trace is printed.
+/// `PANGEA_TIGA_SEEDS` has the first seed and the number of seeds, as in `1000+500`. Of a single
+/// one the trace is printed.
 #[test]
 fn drawn_runs_of_tiga_are_clean() {
     let given = std::env::var("PANGEA_TIGA_SEEDS").unwrap_or("0+40".to_owned());
@@ -133,14 +133,18 @@ fn nodes_stop_in_order_and_continue_with_another_program() {
     assert!(stops > 15, "{stops} nodes have stopped in order");
 }
 
-/// A replaced node answered strict reads of others (10155, 10245). A checkpoint lacked a transaction
-/// that its leader was about to add to the log, because its coordinator had restarted (10288). When
-/// nodes stopped one after the other, the last ones added cells that too few were left to commit
-/// (10213, 10581). A leader that had restarted began its view a second time (10286).
+/// A replaced node answered strict reads of others (10155, 10245). A checkpoint lacked a
+/// transaction that its leader was about to add to the log, because its coordinator had restarted
+/// (10288). When nodes stopped one after the other, the last ones added cells that too few were
+/// left to commit (10213, 10581). A new leader waited for transactions that all others had
+/// forgotten (20077). Followers had accepted a transaction at a later stamp than that of the log,
+/// which they did not have yet (30256). A leader that had restarted began its view a second time
+/// (10286).
 #[test]
 fn seeds_of_swarms_that_failed_are_clean() {
-    let drawn = [10_245, 10_288, 10_286].map(drawn);
-    let aimed = [replaced(10_155, "list-append"), upgraded(10_213), upgraded(10_581)];
+    let drawn = [10_245, 10_288, 10_286, 30_256].map(drawn);
+    let upgraded = [10_213, 10_581, 20_077].map(upgraded);
+    let aimed = upgraded.into_iter().chain([replaced(10_155, "list-append")]);
     for (settings, options) in drawn.into_iter().chain(aimed) {
         clean::<Tiga>(&settings, &options);
     }

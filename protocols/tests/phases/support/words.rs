@@ -7,6 +7,7 @@
 
 mod calvin_messages;
 mod geogauss;
+mod tiga;
 
 use std::collections::BTreeSet;
 
