@@ -28,8 +28,8 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! The state machine runs clusters with one shard. It is not in the list of protocols yet. The order
-//! of transactions over several shards is there without replicas.
+//! The state machine runs clusters with one shard. It is not in the list of protocols yet. The
+//! order of transactions over several shards is there without replicas.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -54,7 +54,7 @@
 //! | restart | §4 | `recovery.rs` | | the log, and what was promised |
 //! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
 //! | collection | | `collection.rs`, `done.rs` | Progress | that no peer needs it |
-//! | digests | | `digests.rs` | Digests | that replicas are equal |
+//! | digests | | `progress.rs` | Digests | that replicas are equal |
 //! | stop | | `stop.rs` | Progress | that another replica leads, or that nothing is left |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
@@ -384,6 +384,7 @@ impl Tiga {
         views.told[peer.index()].kept.code = CodeDigest::default();
         views.told[peer.index()].kept.is_settled = false;
         views.told[peer.index()].kept.is_sealed = false;
+        views.told[peer.index()].kept.is_over = false;
         views.told[peer.index()].is_leaving = false;
         transfer.pause(peer, cx.now.at);
         presence.forget_session(peer);

@@ -34,6 +34,7 @@ impl PeerState {
             decisions,
             is_settled,
             is_sealed,
+            is_over,
         } = message
         else {
             return None;
@@ -47,6 +48,7 @@ impl PeerState {
             decisions,
             is_settled,
             is_sealed,
+            is_over,
         };
         let told = Self {
             view: ViewNumber(view),
@@ -98,6 +100,7 @@ impl Tiga {
                 decisions: kept.decisions,
                 is_settled: kept.is_settled,
                 is_sealed: kept.is_sealed,
+                is_over: kept.is_over,
             };
             self.state.replica.send(cx, peer, message);
         }

@@ -182,7 +182,11 @@ impl State {
             return true;
         }
         let told = self.told_by(leader);
-        if !self.is_heard(leader, now) || told.is_leaving {
+        let do_others_stay = || {
+            let next = self.candidate(now);
+            next.is_some_and(|node| !self.told_by(node).is_leaving)
+        };
+        if !self.is_heard(leader, now) || told.kept.is_over || told.is_leaving && do_others_stay() {
             return true;
         }
         let number = self.views.view.number;
@@ -197,18 +201,20 @@ impl State {
         if node == self.me() { self.told() } else { self.views.told[node.index()] }
     }
 
-    /// The next leader: of the replicas that are heard and stay, the one with the longest log.
+    /// The next leader: of the replicas that are heard and stay, the one with the longest log. If
+    /// all are stopping, one of those that still wait for others.
     fn candidate(&self, now: Timestamp) -> Option<NodeId> {
         let before = self.views.leader();
         let nodes = self.replica.topology.node_ids();
         let is_fit = |node: &NodeId| {
             let told = self.told_by(*node);
             let is_whole = told.kept.replaced_after.is_none();
-            self.is_heard(*node, now) && !told.is_leaving && is_whole
+            self.is_heard(*node, now) && !told.kept.is_over && is_whole
         };
         let rank = |node: &NodeId| {
             // The present leader may have restarted, and may be chosen again if nobody else is fit.
-            (Some(*node) != before, self.told_by(*node).last, std::cmp::Reverse(*node))
+            let told = self.told_by(*node);
+            (!told.is_leaving, Some(*node) != before, told.last, std::cmp::Reverse(*node))
         };
         nodes.filter(is_fit).max_by_key(rank)
     }
