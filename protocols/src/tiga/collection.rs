@@ -47,6 +47,8 @@ pub(super) struct Kept {
     pub is_settled: bool,
     /// Whether it leads and adds nothing more to the log, because too few stay.
     pub is_sealed: bool,
+    /// Whether it is stopping and waits for nobody.
+    pub is_over: bool,
 }
 
 /// The sizes of the cells of the log.
@@ -113,6 +115,7 @@ impl State {
             decisions: self.durable_decisions(),
             is_settled: self.stop.as_ref().is_some_and(|stop| stop.is_settled),
             is_sealed: self.has_ended(),
+            is_over: self.stop.as_ref().is_some_and(|stop| stop.is_over),
         }
     }
 

@@ -127,6 +127,7 @@ fn messages() -> Vec<Vec<u8>> {
             decisions: 4,
             is_settled: true,
             is_sealed: false,
+            is_over: false,
         },
         Message::FreshRequest { token: 5 },
         Message::FreshReply { token: 5, version: SnapshotVersion(300) },
@@ -362,6 +363,7 @@ fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
         decisions,
         is_settled: false,
         is_sealed: false,
+        is_over: false,
     }
 }
 

@@ -105,6 +105,8 @@ messages! {
             is_settled: bool,
             /// Whether it leads and adds nothing more to the log, because too few stay.
             is_sealed: bool,
+            /// Whether it is stopping and waits for nobody.
+            is_over: bool,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {

@@ -57,7 +57,7 @@
 //! | restart | §4 | `recovery.rs` | | the log, and what was promised |
 //! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
 //! | collection | | `collection.rs`, `done.rs` | Progress | that no peer needs it |
-//! | digests | | `digests.rs` | Digests | that replicas are equal |
+//! | digests | | `progress.rs` | Digests | that replicas are equal |
 //! | stop | | `stop.rs` | Progress | that another replica leads, or that nothing is left |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
@@ -470,8 +470,8 @@ impl Tiga {
         self.state.is_up[node.index()] = false;
         // It may come back with another program.
         let told = &mut self.state.views.told[node.index()];
-        told.kept.code = CodeDigest::default();
-        (told.kept.is_settled, told.kept.is_sealed, told.is_leaving) = (false, false, false);
+        (told.kept.code, told.is_leaving) = (CodeDigest::default(), false);
+        (told.kept.is_settled, told.kept.is_sealed, told.kept.is_over) = (false, false, false);
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_down(cx, node);
         };

@@ -36,6 +36,7 @@ impl PeerState {
             decisions,
             is_settled,
             is_sealed,
+            is_over,
         } = message
         else {
             return None;
@@ -49,6 +50,7 @@ impl PeerState {
             decisions,
             is_settled,
             is_sealed,
+            is_over,
         };
         let told = Self {
             view: ViewNumber(view),
@@ -108,6 +110,7 @@ impl Tiga {
                 decisions: kept.decisions,
                 is_settled: kept.is_settled,
                 is_sealed: kept.is_sealed,
+                is_over: kept.is_over,
             };
             cx.send(node, message);
         }

@@ -38,7 +38,7 @@ pub(super) struct Stop {
     /// Whether none of its transactions is in flight.
     pub is_settled: bool,
     /// Whether it waits for nobody any more.
-    is_over: bool,
+    pub is_over: bool,
     /// The number of its checkpoints.
     checkpoints: u32,
     /// Whether it ends although others may need it.

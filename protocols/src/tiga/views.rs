@@ -301,7 +301,11 @@ impl State {
     /// Whether a leader has to be replaced.
     fn has_failed(&self, leader: NodeId, now: Timestamp) -> bool {
         let told = self.told_by(leader);
-        if !self.is_heard(leader, now) || told.is_leaving {
+        let shard = |node: NodeId| self.cluster.nodes[node.index()].shard;
+        let stays = |node: NodeId| self.is_fit(node, now) && !self.told_by(node).is_leaving;
+        let do_others_stay =
+            || self.cluster.node_ids().any(|node| shard(node) == shard(leader) && stays(node));
+        if !self.is_heard(leader, now) || told.kept.is_over || told.is_leaving && do_others_stay() {
             return true;
         }
         let number = self.views.view.number;
@@ -317,16 +321,22 @@ impl State {
         if node == self.node { self.told() } else { self.views.told[node.index()] }
     }
 
-    /// The leaders of the next view: replicas that are heard and stay.
+    /// The leaders of the next view: replicas that are heard and stay. If all replicas of a shard
+    /// are stopping, one of those that still wait for others.
     fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
         let present = &self.views.view.leaders;
         place(&self.cluster, present, |node| {
             let told = self.told_by(node);
-            let is_whole = told.kept.replaced_after.is_none();
-            let is_fit = self.is_heard(node, now) && !told.is_leaving && is_whole;
             let is_sound = !present.contains(&node) || !self.has_failed(node, now);
-            is_fit.then_some(Fitness { is_sound, last: told.last })
+            let is_sound = is_sound && !told.is_leaving;
+            self.is_fit(node, now).then_some(Fitness { is_sound, last: told.last })
         })
+    }
+
+    /// Whether a replica can lead a view that begins now.
+    fn is_fit(&self, node: NodeId, now: Timestamp) -> bool {
+        let Kept { is_over, replaced_after, .. } = self.told_by(node).kept;
+        self.is_heard(node, now) && !is_over && replaced_after.is_none()
     }
 
     /// Whether a node is a replica of the first shard: one of those that decide views.

@@ -21,7 +21,7 @@ fn cluster(options: Options, watched: &[usize]) -> ClusterOf<Tiga> {
     cluster
 }
 
-/// §3.7: the leader adds a cell to its log when its time is over. It is committed when f + 1
+/// Tiga §3.7: the leader adds a cell to its log when its time is over. It is committed when f + 1
 /// replicas have it durably. Each replica finds that out itself, and the coordinator answers.
 #[test]
 fn a_cell_is_committed_when_f_plus_1_replicas_have_it_durably() {
@@ -31,7 +31,7 @@ fn a_cell_is_committed_when_f_plus_1_replicas_have_it_durably() {
     assert_golden!(cluster);
 }
 
-/// §3.4: a super quorum is equal, so the transaction commits before the log does.
+/// Tiga §3.4: a super quorum is equal, so the transaction commits before the log does.
 #[test]
 fn a_transaction_commits_by_equal_replies_before_the_log_does() {
     let options = Options { path: Path::Super, ..Tiga::by_hand() };
@@ -49,7 +49,7 @@ fn a_transaction_commits_by_equal_replies_before_the_log_does() {
     assert_golden!(cluster);
 }
 
-/// §3.7: a follower that has the place of a transaction alone asks for it.
+/// Tiga §3.7: a follower that has the place of a transaction alone asks for it.
 #[test]
 fn a_follower_asks_for_a_transaction_of_which_it_has_the_place_alone() {
     let mut cluster = cluster(Tiga::by_hand(), &[2]);
@@ -59,7 +59,7 @@ fn a_follower_asks_for_a_transaction_of_which_it_has_the_place_alone() {
     assert_golden!(cluster);
 }
 
-/// §4: the log of a new view is the best one of f + 1 replicas.
+/// Tiga §4: the log of a new view is the best one of f + 1 replicas.
 #[test]
 fn a_silent_leader_is_replaced_and_the_next_one_has_what_was_committed() {
     let mut cluster = cluster(Tiga::by_hand(), &[0, 1, 2]);
@@ -74,7 +74,7 @@ fn a_silent_leader_is_replaced_and_the_next_one_has_what_was_committed() {
     assert_golden!(cluster);
 }
 
-/// §4, Algorithm 6 of the report: a replica that is too far behind takes a checkpoint, and
+/// Tiga §4, Algorithm 6 of its report: a replica that is too far behind takes a checkpoint, and
 /// continues with the cells after it.
 #[test]
 fn a_replica_that_is_far_behind_takes_a_checkpoint_of_the_leader() {
