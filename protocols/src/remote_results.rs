@@ -1,5 +1,5 @@
-//! What one shard sends to another for a transaction: rows, if it runs there (Calvin §3.2, phase 3),
-//! or the outcome, if a client waits for it there.
+//! What one shard sends to another for a transaction: rows, if it runs there (Calvin §3.2, phase
+//! 3), or the outcome, if a client waits for it there.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};

@@ -19,6 +19,7 @@ use pangea_core::txn::CodeDigest;
 
 use super::Tiga;
 use super::cells::{Cell, last_of};
+use super::fast_path::entries_of;
 use super::log::{Log, Position, Suffix, ViewNumber};
 use super::state::State;
 use super::transactions::Transactions;
@@ -195,8 +196,14 @@ impl State {
 
     /// Drops transactions that are over, and in no cell: they never arrived at a leader.
     pub(super) fn drop_orphans(&mut self) {
-        let State { transactions, log, done, fast, incoming, leading, .. } = self;
-        let arriving: BTreeSet<TxnId> = incoming.txns().collect();
+        let State { transactions, log, done, fast, incoming, leading, views, .. } = self;
+        // Those of logs with which a view begins, or may begin, have to stay.
+        let starts = views.logs.first().filter(|_| log.view < views.started);
+        let starts = starts.map(|log| Suffix::decode(log).expect("the logs were checked"));
+        let starts = starts.iter().flat_map(|log| entries_of(&log.cells)).map(|entry| entry.txn);
+        let preparing = views.preparing.iter().flat_map(|it| it.txns());
+        let arriving = incoming.txns().chain(starts).chain(preparing);
+        let arriving: BTreeSet<TxnId> = arriving.chain(views.prepared.iter().copied()).collect();
         let is_pending = |txn| leading.as_ref().is_some_and(|leading| leading.has_pending(txn));
         transactions.retain(|txn| {
             !done.contains(txn)

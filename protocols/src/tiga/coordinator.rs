@@ -286,14 +286,17 @@ impl Tiga {
             if of_shard.is_empty() {
                 continue;
             }
-            let bytes = transactions::encode(of_shard.iter().map(|stamped| &**stamped));
+            let parts = transactions::encode_in_parts(&of_shard);
             for node in self.state.cluster.node_ids().filter(is_of) {
                 if node != self.state.node && to.is_none_or(|to| to == node) {
-                    let message = Message::Submit { transactions: bytes.clone() };
-                    cx.send_after(after, node, message);
+                    for transactions in &parts {
+                        let message = Message::Submit { transactions: transactions.clone() };
+                        cx.send_after(after, node, message);
+                    }
                 }
             }
             if to.is_none() && shard == self.state.shard {
+                let bytes = transactions::encode(of_shard.iter().map(|stamped| &**stamped));
                 self.take_transactions(cx, of_shard.into_iter(), bytes);
             }
         }

@@ -52,7 +52,7 @@ pub(super) struct Leading {
     closed: SnapshotVersion,
     /// With several shards: the part of it that followers are told.
     pub announced: SnapshotVersion,
-    /// With several shards: cells that a leader waits for. A promise is due for those that are over.
+    /// With several shards: cells that a leader waits for. A promise is due when one is over.
     pub promises_due: BTreeSet<SnapshotVersion>,
     /// The same: they are announced to the followers when they are closed.
     pub announcements_due: BTreeSet<SnapshotVersion>,
@@ -172,20 +172,18 @@ impl Leading {
     /// Takes the transactions of the cells that are complete, and accepts nothing more for them.
     fn take_cells(&mut self, over: SnapshotVersion) -> Vec<Cell> {
         self.promise(over);
-        let complete = self.complete(over);
-        if complete <= self.closed {
-            return Vec::new();
-        }
-        self.leader.close(last_of(complete));
-        self.closed = complete;
+        let complete = self.complete(over).max(self.closed);
         if self.announcements_due.first().is_some_and(|due| *due <= complete) {
             self.announced = complete;
             self.announcements_due = self.announcements_due.split_off(&complete.next());
         }
-        let later = last_of(complete.next());
+        if complete == self.closed {
+            return Vec::new();
+        }
+        self.leader.close(last_of(complete));
+        self.closed = complete;
         let mut taken = std::mem::take(&mut self.released);
         self.released = taken.extract_if(.., |stamp, _| cell_of(*stamp) > complete).collect();
-        assert!(taken.keys().all(|stamp| *stamp < later), "they are of complete cells");
         taken.values().for_each(|txn| self.leader.forget(*txn));
         let taken: Vec<(TxnId, Stamp)> =
             taken.into_iter().map(|(stamp, txn)| (txn, stamp)).collect();
@@ -207,10 +205,10 @@ impl Leading {
             || is_asked(&self.announcements_due)
     }
 
-    /// The next time, in microseconds, at which something may be due.
-    fn next_time(&self) -> Option<u64> {
+    /// The cells at whose end something is due.
+    fn cells_due(&self) -> impl Iterator<Item = SnapshotVersion> {
         let due = [self.promises_due.first(), self.announcements_due.first()];
-        self.next_cell().into_iter().chain(due.into_iter().flatten().copied()).map(end_of).min()
+        self.next_cell().into_iter().chain(due.into_iter().flatten().copied())
     }
 
     pub(super) fn invariants(&self, log: &Log) {
@@ -240,8 +238,11 @@ impl State {
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
-        let of_here = stamped.concerns(self.shard);
-        if self.leading.is_none() || self.is_logged(stamped.request.txn) || !of_here {
+        let (txn, of_here) = (stamped.request.txn, stamped.concerns(self.shard));
+        // What another leader has pending is not over, whatever its coordinator says.
+        let is_told = self.leading.as_ref().is_some_and(|it| it.leader.has_heard_of(txn));
+        let is_logged = if is_told { self.log.contains(txn) } else { self.is_logged(txn) };
+        if self.leading.is_none() || is_logged || !of_here {
             return;
         }
         if self.is_sealed() {
@@ -296,10 +297,14 @@ impl Tiga {
         self.ask_for_promises(cx);
         self.run_ahead(cx);
         let Some(leading) = &self.state.leading else { return };
-        if let Some(wait) = leading.next_time().and_then(|next| next.checked_sub(now)) {
+        let is_waiting = leading.cells_due().next().is_some();
+        let next = leading.cells_due().map(end_of).filter(|end| *end > now).min();
+        if is_waiting {
             // A record may have to be durable first.
             self.state.raise_ceiling(cx, now);
-            cx.set_timer(Timer::Release, Span::from_us(wait));
+        }
+        if let Some(next) = next {
+            cx.set_timer(Timer::Release, Span::from_us(next - now));
         }
     }
 

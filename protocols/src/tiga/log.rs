@@ -268,6 +268,12 @@ impl Log {
         was_skipped
     }
 
+    /// The position of a peer's checkpoint behind which the cells are, until a checkpoint of this
+    /// replica contains it; else 0. A record of them is of no use behind another log.
+    pub(super) fn needed_base(&self) -> Position {
+        if self.has_skipped { self.base() } else { Position(0) }
+    }
+
     /// All of the log was read from the disk.
     pub(super) fn finish_restore(&mut self) {
         self.syncing.clear();

@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
@@ -128,7 +129,10 @@ impl Tiga {
     /// Appends cells to the log, or replaces its end, and persists that.
     pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
         let State { replica, log, .. } = &mut self.state;
-        let (position, after) = (replica.persist(cx, &kind::CELLS, suffix.encode()), suffix.after);
+        let mut base = Vec::new();
+        base.put_varint(log.needed_base().0);
+        let parts = [base.into(), suffix.encode()];
+        let (position, after) = (replica.persist_parts(cx, &kind::CELLS, parts), suffix.after);
         log.replace(suffix, position);
         self.state.note_foreign(after);
         self.state.follow_log(cx);

@@ -124,9 +124,9 @@
 //!   was computed from a transaction that no log has: see `hashes.rs`.
 //! - **The leader's fast reply does not count as its log**: see `quorum.rs`.
 //! - **Floors and closed stamps outlive a leader**: see `rebuild.rs`. Readers leave no entry.
-//! - **The logs with which a view begins are one decision** of all shards. In the paper, each leader
-//!   begins when it has verified its log, and a second failure could leave a transaction in the log
-//!   of one shard alone: see `verification.rs`.
+//! - **The logs with which a view begins are one decision** of all shards. In the paper, each
+//!   leader begins when it has verified its log, and a second failure could leave a transaction in
+//!   the log of one shard alone: see `verification.rs`.
 //! - **Several shards run a cell when all of their logs are committed up to it.** What they read of
 //!   each other can't be lost then: see `shards.rs`. Leaders promise when one of them asks
 //!   (`notices.rs`), so an idle cluster exchanges no watermarks.
@@ -284,6 +284,7 @@ impl Protocol for Tiga {
         self.settle_agreement(cx);
         self.send_submits(cx);
         self.append_arrived(cx);
+        self.lead_if_durable(cx);
         self.advance_view_change(cx);
         self.release(cx);
         self.reply_ready(cx);

@@ -27,11 +27,11 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
-use super::cells::last_of;
+use super::cells::{CELL_US, last_of};
 use super::log::ViewNumber;
 use super::messages::Message;
 use super::order::{Effects, Notice};
-use super::stamp::Stamp;
+use super::stamp::{Stamp, US_MAX};
 use super::state::State;
 use super::transactions::Stamped;
 use crate::streams::number;
@@ -106,7 +106,15 @@ impl Notices {
         let count = from.count(WHAT)?;
         let lacks = (0..count).map(|_| Ok(TxnId::from_bits(from.u64(WHAT)?)));
         let lacks = lacks.collect::<Result<_, DecodeError>>()?;
-        match from.is_empty() {
+        let is_stamp = |notice: &Notice| match notice {
+            Notice::Stamped { stamp, .. } | Notice::Ready { stamp, .. } => stamp.us() <= US_MAX,
+            Notice::Watermark(stamp) => stamp.us() <= US_MAX,
+        };
+        let is_cell = |cell: &SnapshotVersion| cell.0 <= US_MAX / CELL_US;
+        let told: Vec<Notice> = told;
+        let asks: Vec<SnapshotVersion> = asks;
+        let are_sound = told.iter().all(is_stamp) && asks.iter().all(is_cell);
+        match from.is_empty() && are_sound {
             true => Ok(Self { asks, is_again, told, lacks }),
             false => Err(DecodeError::new(WHAT)),
         }
@@ -120,6 +128,13 @@ pub(super) struct Noticed {
     early: Vec<(ViewNumber, NodeId, Bytes)>,
     /// Since when there have been transactions that this leader has only heard of.
     unknown_since: Option<Timestamp>,
+}
+
+impl Noticed {
+    /// Drops messages of earlier views.
+    pub(super) fn forget_before(&mut self, view: ViewNumber) {
+        self.early.retain(|(of, ..)| *of >= view);
+    }
 }
 
 impl State {

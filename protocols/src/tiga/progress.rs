@@ -161,7 +161,7 @@ impl Tiga {
         let delays = &mut self.state.delays;
         delays.note_arrival(from.index(), sent, now);
         decode_delay(delay).into_iter().for_each(|delay| delays.note_told(from.index(), delay));
-        let before = std::mem::replace(&mut self.state.views.told[from.index()], told);
+        let before = self.state.views.note_told(from, told, cx.now.at);
         let begins_to_lead = told.leads && !(before.leads && before.view == told.view);
         if begins_to_lead && self.state.views.view.leaders.contains(&from) {
             self.submit_again(cx, Some(from));

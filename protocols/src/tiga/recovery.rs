@@ -16,7 +16,7 @@ use pangea_core::protocol::{Cx, Durable};
 use super::Tiga;
 use super::ceiling::Limit;
 use super::checkpoint::Restored;
-use super::log::{Suffix, ViewNumber};
+use super::log::{Position, Suffix, ViewNumber};
 use super::rebuild::Entry;
 use super::stamp::Stamp;
 use super::state::State;
@@ -57,9 +57,13 @@ impl State {
                 }
             }
             kind::CELLS => {
-                let suffix = Suffix::decode(&payload).expect(INTACT);
-                found.gaps += u32::from(suffix.after > self.log.last());
-                if suffix.after <= self.log.last() {
+                let from = &mut Reader::new(&payload);
+                let base = Position(from.varint("log").expect(INTACT));
+                let suffix = Suffix::decode(from.rest()).expect(INTACT);
+                // The cells before may be other ones, although there are as many.
+                let is_gap = suffix.after > self.log.last() || base > self.log.base();
+                found.gaps += u32::from(is_gap);
+                if !is_gap {
                     self.log.replace(suffix, position);
                 }
             }

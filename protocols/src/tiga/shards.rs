@@ -223,7 +223,12 @@ impl Tiga {
         }
         cx.store.publish(version);
         let before = commit.published;
-        commit.published = commit.executed;
+        // Later ones have been run when the shards were committed further, in an earlier view.
+        while commit.published < commit.executed
+            && log.version_at(Position(commit.published.0 + 1)) <= version
+        {
+            commit.published.0 += 1;
+        }
         self.answer_cells(cx, before);
         cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
     }

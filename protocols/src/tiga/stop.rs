@@ -53,6 +53,7 @@ impl State {
         self.coordinator.in_flight.is_empty()
             && self.coordinator.unsettled.is_empty()
             && self.waiting_reads.is_empty()
+            && self.shards.as_ref().is_none_or(|shards| shards.lookups.len() == 0)
             && self.fresh.is_idle()
     }
 

@@ -73,6 +73,27 @@ pub(super) fn encode<'a>(transactions: impl ExactSizeIterator<Item = &'a Stamped
     out.into()
 }
 
+/// The approximate size of a message of transactions.
+const PART_BYTES: usize = 4 << 20;
+
+/// Encodes transactions for several messages, if they are too large for one.
+pub(super) fn encode_in_parts(all: &[Arc<Stamped>]) -> Vec<Bytes> {
+    let (mut parts, mut rest) = (Vec::new(), all);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |stamped: &&Arc<Stamped>| {
+            let is_room = bytes < PART_BYTES;
+            bytes += stamped.request.weight();
+            is_room
+        };
+        let count = rest.iter().take_while(fits).count();
+        let part;
+        (part, rest) = rest.split_at(count);
+        parts.push(encode(part.iter().map(|stamped| &**stamped)));
+    }
+    parts
+}
+
 /// Decodes the bytes that [`encode`] wrote.
 ///
 /// # Errors

@@ -33,6 +33,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
+use pangea_core::time::Timestamp;
 
 use super::Tiga;
 use super::cells::{Cell, cell_of, last_of};
@@ -54,15 +55,25 @@ use crate::replica::kind;
 /// not know them.
 const BEHIND_MAX: u32 = 4;
 
+/// A proposal that is not decided after this number of round trips is sent again.
+const PATIENCE_ROUND_TRIPS: u64 = 4;
+
 /// A proposal that is not made yet: its transactions have to be on enough disks.
 pub(super) struct Preparing {
     proposal: Proposal,
     /// The record of its last transaction on this replica.
     record: LogPosition,
-    /// The replicas that have to say that they have all transactions.
-    lacking: BTreeSet<NodeId>,
-    /// Whether it was made.
-    is_made: bool,
+    /// The replicas that have to say that they have all transactions, and how often.
+    lacking: BTreeMap<NodeId, usize>,
+    /// When it was made.
+    made_at: Option<Timestamp>,
+}
+
+impl Preparing {
+    /// The transactions of the proposal.
+    pub(super) fn txns(&self) -> impl Iterator<Item = TxnId> {
+        entries_of(&self.proposal.suffix.cells).map(|entry| entry.txn)
+    }
 }
 
 /// What a replica tells the leader of a new view.
@@ -184,6 +195,7 @@ impl Tiga {
         views.record = self.state.replica.persist(cx, &kind::PROMISED_VIEW, record.into());
         views.follow(view, cx.now.at);
         self.state.counters.views += 1;
+        self.state.noticed.forget_before(self.state.views.view.number);
         self.send_progress(cx);
         match self.state.lacks_start() {
             // It may have taken the logs of another view before it heard of this one.
@@ -269,8 +281,8 @@ impl Tiga {
         let (enough, may_lead) = (self.state.reports_needed(), self.state.may_lead());
         let State { views, replica, incoming, commit, log, synced, .. } = &mut self.state;
         if let Some(preparing) = &mut views.preparing {
-            if preparing.lacking.is_empty() && preparing.record <= *synced && !preparing.is_made {
-                preparing.is_made = true;
+            let is_prepared = preparing.lacking.is_empty() && preparing.record <= *synced;
+            if is_prepared && preparing.made_at.is_none() {
                 self.send_proposal(cx);
             }
             return;
@@ -318,7 +330,7 @@ impl Tiga {
         let known = views.known.0.saturating_sub(proposal.suffix.after.0) as usize;
         let cells = proposal.suffix.cells.iter().skip(known);
         let needed: BTreeSet<TxnId> = entries_of(cells).map(|entry| entry.txn).collect();
-        let mut lacking = BTreeSet::new();
+        let mut lacking = BTreeMap::new();
         for report in views.chosen.iter().filter(|report| report.node != replica.me) {
             let has = report.log.iter().chain(&report.unsynced).map(|entry| entry.txn);
             let has: BTreeSet<TxnId> = has.collect();
@@ -330,13 +342,15 @@ impl Tiga {
                 continue;
             }
             cx.mark("tiga.prepare");
-            lacking.insert(report.node);
-            let transactions = transactions::encode(lacks.iter().map(|stamped| &**stamped));
-            let message = Message::Prepare { view: views.view.number.0, transactions };
-            replica.send(cx, report.node, message);
+            let messages = transactions::encode_in_parts(&lacks);
+            lacking.insert(report.node, messages.len());
+            for transactions in messages {
+                let message = Message::Prepare { view: views.view.number.0, transactions };
+                replica.send(cx, report.node, message);
+            }
         }
         let record = cx.log_head();
-        views.preparing = Some(Preparing { proposal, record, lacking, is_made: false });
+        views.preparing = Some(Preparing { proposal, record, lacking, made_at: None });
     }
 
     /// The leader of a view needs this replica to have transactions on its disk.
@@ -347,6 +361,11 @@ impl Tiga {
         view: ViewNumber,
         transactions: Bytes,
     ) {
+        if let Ok(all) = transactions::decode(&transactions)
+            && self.state.views.view.number == view
+        {
+            self.state.views.prepared.extend(all.iter().map(|stamped| stamped.request.txn));
+        }
         self.on_found(cx, transactions);
         let after = cx.log_head();
         self.state.replica.send_after(cx, after, from, Message::Prepared { view: view.0 });
@@ -357,14 +376,25 @@ impl Tiga {
         if views.view.number == view
             && let Some(preparing) = &mut views.preparing
         {
-            preparing.lacking.remove(&from);
+            let left = preparing.lacking.get(&from).copied().unwrap_or_default();
+            match left {
+                0 | 1 => _ = preparing.lacking.remove(&from),
+                _ => _ = preparing.lacking.insert(from, left - 1),
+            }
         }
     }
 
     /// Sends the proposal to those who decide. It may be lost, so it is repeated.
     pub(super) fn send_proposal(&mut self, cx: &mut Cx<'_, Self>) {
-        let views = &self.state.views;
-        let Some(preparing) = views.preparing.as_ref().filter(|it| it.is_made) else { return };
+        let patience = PATIENCE_ROUND_TRIPS * self.state.cluster.round_trip_max().us;
+        let State { views, synced, .. } = &mut self.state;
+        let Some(preparing) = &mut views.preparing else { return };
+        let is_prepared = preparing.lacking.is_empty() && preparing.record <= *synced;
+        let is_new = |at: Timestamp| cx.now.at.since(at).us < patience;
+        if !is_prepared || preparing.made_at.is_some_and(is_new) {
+            return;
+        }
+        preparing.made_at = Some(cx.now.at);
         let (view, proposal) = (views.view.number, preparing.proposal.encode());
         for node in self.state.cluster.node_ids().filter(|node| self.state.does_decide(*node)) {
             if node != self.state.node {
@@ -383,13 +413,15 @@ impl Tiga {
         let Ok(suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
-        let State { views, log, incoming, .. } = &self.state;
+        let State { views, log, incoming, commit, .. } = &self.state;
         let is_waiting = incoming.view() >= Some(suffix.view);
         let is_older = suffix.view <= log.view || suffix.view < views.started;
         if is_older || suffix.view > views.view.number || is_waiting {
             return cx.mark("tiga.start_view_too_late");
         }
-        if suffix.after > log.last() || suffix.last() < log.base() {
+        // The sender may know what this replica knew before a restart.
+        let is_same = suffix.after <= commit.committed;
+        if !is_same || suffix.after > log.last() || suffix.last() < log.base() {
             return cx.mark("tiga.log_too_early");
         }
         let State { views, incoming, log, .. } = &mut self.state;
@@ -409,20 +441,33 @@ impl Tiga {
         self.retreat(cx);
         self.append(cx, suffix);
         self.state.commit.forget_closed();
+        let State { views, log, .. } = &mut self.state;
+        views.reports.retain(|_, report| report.suffix.view == log.view);
+        views.chosen.clear();
+        views.preparing = None;
         let floor = last_of(self.state.log.last_version()).max(self.state.fast.told());
         self.state.start_fast_path(floor);
         if !self.state.is_normal() {
             // Another view was decided meanwhile.
             return self.send_view_change(cx);
         }
-        if self.state.is_leader() {
-            cx.mark("tiga.leads");
-            self.lead(cx);
-        }
+        self.state.views.is_to_lead = self.state.is_leader();
         if self.state.has_fast_path() {
             // Followers have to accept them again. Leaders get them when they tell that they lead.
             self.submit_again(cx, None);
         }
+    }
+
+    /// Begins to lead when the log of the view is on the disk. Otherwise a leader that crashes
+    /// could take it again, and lead a second time without what it has promised.
+    pub(super) fn lead_if_durable(&mut self, cx: &mut Cx<'_, Self>) {
+        let State { views, log, .. } = &mut self.state;
+        if !views.is_to_lead || !log.is_view_durable() {
+            return;
+        }
+        views.is_to_lead = false;
+        cx.mark("tiga.leads");
+        self.lead(cx);
     }
 
     /// Begins to lead, with the log of the view.
@@ -447,29 +492,39 @@ impl Tiga {
         if !replica.is_up[peer.index()] || log.view != views.started || normal > log.view {
             return;
         }
+        let (behind, seen) = &mut views.behind[peer.index()];
         if normal == log.view {
+            let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) else {
+                return;
+            };
             // It has the log of this view up to here at least.
-            if let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) {
-                let known = (last.min(log.last()), SnapshotVersion::ZERO);
-                match last < log.base() {
-                    true => leading.sent[peer.index()] = None,
-                    false => _ = leading.sent[peer.index()].get_or_insert(known),
-                }
+            let known = (last.min(log.last()), SnapshotVersion::ZERO);
+            let sent = &mut leading.sent[peer.index()];
+            let is_stuck = sent.is_some_and(|(upto, _)| last < upto) && *seen == last;
+            (*behind, *seen) = (if is_stuck { *behind + 1 } else { 0 }, last);
+            if last < log.base() || *behind >= BEHIND_MAX {
+                // What it was sent has overtaken what comes before it, or it needs a checkpoint.
+                (*sent, *behind) = (None, 0);
             }
-            views.behind[peer.index()] = 0;
+            if last >= log.base() {
+                sent.get_or_insert(known);
+            }
             return;
         }
+        if let Some(leading) = leading.as_mut() {
+            leading.sent[peer.index()] = None;
+        }
         // It may know the logs itself, and have what comes before them.
-        views.behind[peer.index()] += 1;
+        *behind += 1;
         let start = views.logs.first().map(|log| Suffix::decode(log).expect("it was checked"));
         let is_lost = start.is_none_or(|start| {
             let is_same = normal == views.base || committed >= start.after;
             last < start.after || kept.first > start.last() || !is_same
         });
-        let is_lost = is_lost || views.behind[peer.index()] >= BEHIND_MAX;
+        let is_lost = is_lost || *behind >= BEHIND_MAX;
         let may_send = leading.is_some() || log.view < views.view.number;
         if is_lost && may_send && committed >= log.base() {
-            views.behind[peer.index()] = 0;
+            *behind = 0;
             cx.mark("tiga.view_started");
             let suffix = log.suffix(committed.min(log.last())).encode();
             let after = leading.as_ref().map_or(cx.log_head(), |leading| leading.record);

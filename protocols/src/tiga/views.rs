@@ -16,11 +16,11 @@
 //! The paper's manager is a replicated service of its own. Here the replicas of the first shard
 //! are that service. Those of other shards hear of its decisions by `View`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{LogPosition, NodeId, ShardId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
@@ -173,11 +173,17 @@ pub(super) struct Views {
     pub known: Position,
     /// `Some` while this replica prepares its proposal.
     pub preparing: Option<Preparing>,
+    /// The transactions that the leader of this view needs, and that this replica has persisted.
+    pub prepared: BTreeSet<TxnId>,
     /// On the replicas of the first shard: the proposals for the present view.
     proposals: BTreeMap<ShardId, Proposal>,
     /// The number of progress reports of each replica of this shard since it lacks the logs of the
-    /// last view that has begun.
-    pub behind: Vec<u32>,
+    /// last view that has begun, or cells that it was sent; and the last position that it had.
+    pub behind: Vec<(u32, Position)>,
+    /// Whether this replica leads as soon as the log of the view is durable.
+    pub is_to_lead: bool,
+    /// When each node was first heard to have the log of its view.
+    entered_at: Vec<Timestamp>,
     /// When each node was last heard.
     heard_at: Vec<Timestamp>,
     /// What each node has told.
@@ -200,8 +206,11 @@ impl Views {
             chosen: Vec::new(),
             known: Position(0),
             preparing: None,
+            prepared: BTreeSet::new(),
             proposals: BTreeMap::new(),
-            behind: vec![0; node_count],
+            behind: vec![Default::default(); node_count],
+            is_to_lead: false,
+            entered_at: vec![Timestamp::default(); node_count],
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
@@ -227,12 +236,23 @@ impl Views {
         self.heard_at[node.index()] = now;
     }
 
+    /// A node tells about itself. Returns what it had told before.
+    pub(super) fn note_told(&mut self, node: NodeId, told: PeerState, now: Timestamp) -> PeerState {
+        let before = std::mem::replace(&mut self.told[node.index()], told);
+        if before.last.0 != told.last.0 {
+            self.entered_at[node.index()] = now;
+        }
+        before
+    }
+
     /// Follows a view.
     pub(super) fn follow(&mut self, view: View, now: Timestamp) {
         (self.view, self.since) = (view, now);
         self.reports.clear();
         self.chosen.clear();
         self.preparing = None;
+        self.is_to_lead = false;
+        self.prepared.clear();
         self.proposals.clear();
     }
 }
@@ -252,7 +272,8 @@ impl State {
     /// be lost.
     pub(super) fn durable_decisions(&self) -> u64 {
         let View { number, .. } = self.views.view;
-        let is_promised = number == ViewNumber(0) || self.views.record <= self.synced;
+        // Decisions are forgotten up to a begin. Then one that has missed some waits for a view.
+        let is_promised = number == self.views.started && self.views.record <= self.synced;
         let has_begun = self.log.view == ViewNumber(0) || self.log.is_view_durable();
         if is_promised && has_begun && !self.lacks_start() { self.views.taken } else { 0 }
     }
@@ -314,6 +335,10 @@ impl State {
         let patience = 2 * self.doubt().us + 8 * self.cluster.round_trip_max().us;
         let is_late = now.since(self.views.since) >= Span::from_us(patience);
         let has_restarted = told.view == number && told.last.0 == number;
+        // It leads when the log is on its disk.
+        let has_entered = now.since(self.views.entered_at[leader.index()]) < self.doubt();
+        let is_about_to = if leader == self.node { self.views.is_to_lead } else { has_entered };
+        let has_restarted = has_restarted && !is_about_to;
         !(told.leads && told.view == number) && (is_late || has_restarted)
     }
 

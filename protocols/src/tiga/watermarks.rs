@@ -1,7 +1,7 @@
 //! Watermarks: the orders `watermarks` and `bounded`, which are not in the paper.
 //!
 //! The *watermark* of a leader is a stamp at or below which it accepts nothing more, from nobody.
-//! Leaders tell each other their watermarks all the time, and the stamp of each transaction of
+//! Leaders tell each other their watermarks when one asks, and the stamp of each transaction of
 //! several shards when it arrives. A transaction is released when its stamp is final and every
 //! leader's watermark has passed it: those of its own shards and of all others.
 //!

@@ -151,13 +151,12 @@ impl Profile {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::RecoveredForgotten => &[Self::Mute],
-            Bug::StartAfterOther => &[Self::Away],
             Bug::StartUnverified
             | Bug::SettledAlone
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten => &[Self::DrawnDivided],
-            Bug::RunTwice => &[Self::Away],
+            Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
             _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
             Bug::SendBeforeFsync

@@ -101,6 +101,10 @@ impl Tiga {
     /// A node of another shard is connected.
     pub(in super::super) fn on_other_shard_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.choose_sources(cx);
+        if let Some(leading) = &mut self.state.leading {
+            // What it was asked may be lost.
+            leading.asked.clear();
+        }
         self.tell_view(cx, node);
         self.submit_again(cx, Some(node));
     }
@@ -163,7 +167,7 @@ impl Tiga {
     }
 
     /// Sends what a shard needs for a cell, and retains it.
-    pub(super) fn send_items(
+    pub(super) fn send_results(
         &mut self,
         cx: &mut Cx<'_, Self>,
         (shard, version): (ShardId, SnapshotVersion),

@@ -99,7 +99,7 @@ impl Tiga {
         }
         for (of, items) in by_shard {
             cx.mark("tiga.served");
-            self.send_items(cx, of, &items);
+            self.send_results(cx, of, &items);
         }
     }
 

@@ -31,7 +31,11 @@ impl Transcribed for Tiga {
     fn record(kind: u8, rest: &[u8]) -> Option<String> {
         match kind {
             14 => Some("transactions".to_owned()),
-            15 => Some(format!("the log, {}", cells(rest))),
+            15 => {
+                let from = &mut Reader::new(rest);
+                from.varint("base").expect(COMPLETE);
+                Some(format!("the log, {}", cells(from.rest())))
+            }
             16 => Some(format!("that it follows view {}", u64_of(rest))),
             17 => Some("its ceiling".to_owned()),
             _ => None,
