@@ -152,7 +152,9 @@ impl State {
 
     /// §4: the proposal of a new leader from the reports: the best log, and the transactions that
     /// were in no log and may be committed. Its floor is above what was replied to or promised.
-    fn propose(&self, mut suffix: Suffix) -> (Proposal, usize) {
+    fn propose(&self, suffix: Suffix) -> (Proposal, usize) {
+        // It may have forgotten more while it waited for transactions.
+        let mut suffix = suffix.beyond(self.log.base());
         let before = self.log.version_at(suffix.after);
         let (mut floor, mut recovered) = (Stamp::ZERO, Vec::new());
         if self.has_fast_path() {
