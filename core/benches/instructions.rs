@@ -37,7 +37,7 @@ const LIMITS: &[(&str, u64)] = &[
     ("store_get", 237_000),
     ("store_scan", 555_000),
     ("store_put", 659_000),
-    ("store_put_new", 1_246_000),
+    ("store_put_new", 1_314_000),
     ("store_apply_batch", 837_000),
     ("store_apply_batch_digested", 1_014_000),
     ("store_reclaim", 606_000),
