@@ -52,7 +52,7 @@ pub(crate) fn narrow_declaration(
     (!is_wide).then_some(declared)
 }
 
-/// What a reconnaissance found, and what the program declares: it may touch everything that it
+/// The footprints of a reconnaissance and of the declaration: a program may touch all that it
 /// declares, whatever it touches now.
 pub(crate) fn with_declared(declared: Option<Footprint>, found: Footprint) -> Footprint {
     match declared {
@@ -65,7 +65,7 @@ pub(crate) fn with_declared(declared: Option<Footprint>, found: Footprint) -> Fo
     }
 }
 
-/// Reconnaissances that wait for rows. Each has an owner: what the protocol has to know of it.
+/// Reconnaissances that wait for rows. Each has an owner: the state that the protocol adds.
 pub(crate) struct Lookups<T> {
     waiting: BTreeMap<u64, Lookup<T>>,
 }

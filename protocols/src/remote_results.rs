@@ -1,4 +1,4 @@
-//! What one shard sends to another for a transaction: rows, if it runs there (Calvin §3.2, phase
+//! Messages from one shard to another for a transaction: rows, if it runs there (Calvin §3.2, phase
 //! 3), or the outcome, if a client waits for it there.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};

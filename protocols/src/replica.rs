@@ -47,7 +47,7 @@ pub(crate) mod kind {
     pub const PROMISED_VIEW: u8 = 16;
     /// What a replica may issue before it logs this again.
     pub const CEILING: u8 = 17;
-    /// What other shards have sent for cells that were run.
+    /// Rows of other shards that cells have used.
     pub const RECEIVED: u8 = 18;
 }
 

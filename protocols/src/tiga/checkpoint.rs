@@ -9,7 +9,7 @@
 //! this replica's state that a restart needs: the cells after it, transactions that are in no cell
 //! up to it, which of them arrived in time, the ceiling, the promised view, the state of agreement,
 //! and the transactions that are over (`done.rs`). So no earlier record of the log is needed. A
-//! restart has no hash of what is before the checkpoint, and tells none until the window has passed
+//! restart has no hash of entries before the checkpoint, and tells none until the window has passed
 //! (`hashes.rs`).
 //!
 //! A replica that needs cells which its leader has forgotten takes a peer's checkpoint

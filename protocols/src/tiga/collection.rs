@@ -1,4 +1,4 @@
-//! Collection: what a replica forgets, and for whom it is kept (§4).
+//! Collection: cells and programs that a replica forgets, and those kept for peers (§4).
 //!
 //! ```text
 //!   positions   1 .. 70 | 71 ..  90 | 91 .. 120 |
@@ -29,7 +29,7 @@ use crate::streams::Bid;
 /// The size that a cell counts besides its transactions.
 const CELL_BYTES: u64 = 32;
 
-/// What a replica tells of its log and of its transactions.
+/// The state of a replica's log and transactions, as it tells its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The position before the first cell that it can send.
@@ -105,7 +105,7 @@ impl Sizes {
 }
 
 impl State {
-    /// What this replica tells of its log.
+    /// The state of this replica's log for its peers.
     pub(super) fn kept(&self) -> Kept {
         Kept {
             first: self.log.base(),
@@ -229,10 +229,10 @@ impl Tiga {
         transfer.note_heard(from, cx.now.at);
     }
 
-    /// Drops transfers to peers that do not return, and what is kept for them.
+    /// Drops transfers to peers that do not return, and the cells kept for them.
     pub(super) fn stop_abandoned(&mut self, cx: &Cx<'_, Self>) {
         let State { transfer, replica, sizes, options, views, log, .. } = &mut self.state;
-        // What a transfer takes is multiplied: the peer has to catch up with load.
+        // The size of a transfer is multiplied: the peer has to catch up with load.
         let most = options.behind_bytes.saturating_mul(4);
         let is_too_much = |after: &[Bid]| {
             let bytes = after.first().map(|after| sizes.after(Position(after.0)));

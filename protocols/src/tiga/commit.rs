@@ -83,7 +83,7 @@ impl Commit {
         }
     }
 
-    /// Forgets what a leader has told about its log.
+    /// Forgets the closed cells that a leader has told.
     pub(super) fn forget_closed(&mut self) {
         self.closed.clear();
     }

@@ -103,7 +103,7 @@ impl Done {
         self.lowered.retain(|_, stamp| *stamp > closed);
     }
 
-    /// Adds what another replica knows.
+    /// Adds the table of another replica.
     pub(super) fn merge(&mut self, other: Self) {
         for (node, below) in (0..).map(NodeId).zip(&other.below) {
             self.raise(node, *below);

@@ -180,7 +180,7 @@ impl State {
         while first > base && last_of(self.log.version_at(first)) > since {
             first = Position(first.0 - 1);
         }
-        // There is no hash of what is before the log.
+        // There is no hash of cells before the log.
         self.fast.hashes.forget(since.max(last_of(self.log.version_at(base))));
         let cells = self.log.suffix(first).cells;
         self.follow_cells(&cells);
@@ -194,7 +194,7 @@ impl State {
         self.start_fast_path(last_of(self.log.last_version()).max(told).max(last));
         let before = last_of(self.log.version_at(self.log.base()));
         for Entry { stamp, txn } in in_time {
-            // What is at or below the base, and not in a cell up to there, came too late.
+            // An entry at or below the base, and not in a cell up to there, came too late.
             let is_logged = self.log.contains(txn) || self.done.is_committed(txn);
             if stamp > before && !is_logged && self.has_fast_path() {
                 let footprint = self.footprint_of(txn);
@@ -274,7 +274,7 @@ impl Tiga {
         if next.us() > now {
             return cx.set_timer(Timer::Release, Span::from_us(next.us() - now));
         }
-        // What is before the log is committed.
+        // Cells before the log are committed.
         let synced = state.log.durable().max(state.log.base());
         let synced = last_of(state.log.version_at(synced));
         state.fast.hashes.raise_synced(synced);

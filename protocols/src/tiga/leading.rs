@@ -38,7 +38,7 @@ pub(super) struct Leading {
     /// The shard.
     shard: ShardId,
     /// How much of the log each follower was sent in its present connection: up to a position, and
-    /// that nothing more comes up to a version. `None` if it has to tell first what it has.
+    /// that nothing more comes up to a version. `None` if it has to tell its position first.
     pub sent: Vec<Option<(Position, SnapshotVersion)>>,
     /// The record of the log with which the view began. Cells are not sent before that.
     pub record: LogPosition,
@@ -220,7 +220,7 @@ impl Leading {
     }
 }
 
-/// What [`Leading::accept`] needs of a replica.
+/// The parts of a replica that [`Leading::accept`] needs.
 struct Accepting<'a> {
     registry: &'a Registry,
     cluster: &'a Topology,
@@ -239,7 +239,7 @@ impl State {
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
     pub(super) fn order(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         let (txn, of_here) = (stamped.request.txn, stamped.concerns(self.shard));
-        // What another leader has pending is not over, whatever its coordinator says.
+        // A transaction that another leader has pending is not over.
         let is_told = self.leading.as_ref().is_some_and(|it| it.leader.has_heard_of(txn));
         let is_logged = if is_told { self.log.contains(txn) } else { self.is_logged(txn) };
         if self.leading.is_none() || is_logged || !of_here {

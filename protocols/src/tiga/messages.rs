@@ -169,7 +169,7 @@ messages! {
             /// The notices, as `notices.rs` encodes them.
             notices: Bytes,
         } sized "message_ack";
-        /// Subscribes to what the receiver sends to the shard of the sender.
+        /// Subscribes to the rows and progress that the receiver sends to the shard of the sender.
         81 => Subscribe {
             /// The sender needs nothing for cells up to this one.
             kept: u64 as Number,

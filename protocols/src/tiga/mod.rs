@@ -52,7 +52,7 @@
 //! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
 //! | nodes of two programs | | `programs.rs` | Progress | whether a cell may be run |
-//! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | what a replica had issued and promised |
+//! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | the stamps and promises of a replica |
 //! | strict reads | | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
 //! | restart | §4 | `recovery.rs` | | the log, and what was promised |
 //! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
@@ -127,9 +127,9 @@
 //! - **The logs with which a view begins are one decision** of all shards. In the paper, each
 //!   leader begins when it has verified its log, and a second failure could leave a transaction in
 //!   the log of one shard alone: see `verification.rs`.
-//! - **Several shards run a cell when all of their logs are committed up to it.** What they read of
-//!   each other can't be lost then: see `shards.rs`. Leaders promise when one of them asks
-//!   (`notices.rs`), so an idle cluster exchanges no watermarks.
+//! - **Several shards run a cell when all of their logs are committed up to it.** Rows of other
+//!   shards that they read can't be lost then: see `shards.rs`. Leaders promise when one of them
+//!   asks (`notices.rs`), so an idle cluster exchanges no watermarks.
 
 mod ceiling;
 pub mod cells;

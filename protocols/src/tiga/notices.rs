@@ -46,7 +46,7 @@ pub(super) struct Notices {
     asks: Vec<SnapshotVersion>,
     /// Whether the sender has asked before, and may have missed an answer.
     is_again: bool,
-    /// What the order tells.
+    /// The notices of the order.
     told: Vec<Notice>,
     /// Transactions of which the sender lacks the receiver's word.
     lacks: Vec<TxnId>,
@@ -280,7 +280,7 @@ impl Tiga {
         }
     }
 
-    /// Asks for what is missing for long: the word of another leader, or transactions of which this
+    /// Asks for missing answers: the word of another leader, or transactions of which this
     /// leader has only heard.
     pub(super) fn repeat_notices(&mut self, cx: &mut Cx<'_, Self>) {
         let now = self.state.clock_us(cx);

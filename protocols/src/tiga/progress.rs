@@ -15,8 +15,8 @@ use super::{Tiga, Timer};
 use crate::digests::EpochDigest;
 
 impl PeerState {
-    /// What a replica tells, with the reading of its clock and the delay that it has measured.
-    /// With several shards also the cell up to which it needs nothing more.
+    /// The state that a replica tells, with the reading of its clock and the delay that it has
+    /// measured. With several shards also the cell up to which it needs nothing more.
     fn of(message: Message) -> Option<(Self, (u64, u64, u64))> {
         let Message::Progress {
             sent,

@@ -118,7 +118,7 @@ impl Tiga {
 
     pub(super) fn on_fresh_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64) {
         if !self.state.is_whole() {
-            // It may have lost what it had told.
+            // It may have lost cells that it had told.
             return;
         }
         // A leader with a fast path closes the cell in the end, if it has no transactions.

@@ -42,7 +42,7 @@ use crate::presence::{self, Memory, remembering_min};
 use crate::replica::{INTACT, kind};
 use crate::streams::number;
 
-/// What a peer knows of a replica that lost its disk.
+/// The knowledge of a peer about a replica that lost its disk.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Whether the peer itself has its complete log.
@@ -51,7 +51,7 @@ pub struct Known {
     pub(super) view: View,
     /// The last version that readers see there.
     pub(super) published: SnapshotVersion,
-    /// What the replica has issued, as far as the peer knows.
+    /// The last stamp and number of the replica that the peer knows.
     pub(super) issued: Limit,
     pub(super) agreement: DurableState<Decided>,
 }
@@ -118,8 +118,8 @@ impl State {
         remembering_min(&self.replica)
     }
 
-    /// What a replica has issued, as far as this one knows. Of cells that are forgotten only the
-    /// version is known.
+    /// The last stamp and number of a replica that this one knows. Of cells that are forgotten only
+    /// the version is known.
     fn issued_by(&self, peer: NodeId) -> Limit {
         let node = self.replica.node(peer);
         let own = self.transactions.of(node);
@@ -194,7 +194,7 @@ impl Tiga {
         }
     }
 
-    /// The peers have told what they know of this replica.
+    /// The peers have told their knowledge of this replica.
     pub(super) fn continue_from(&mut self, cx: &mut Cx<'_, Self>, all: Vec<(NodeId, Known)>) {
         let state = &mut self.state;
         let (mut view, mut upto) = (state.views.view.clone(), SnapshotVersion::ZERO);

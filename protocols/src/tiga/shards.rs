@@ -1,7 +1,7 @@
 //! Several shards: the nodes of a region run the transactions of committed cells together.
 //!
 //! Each shard has its own replicas, leader and log. A cell runs when the logs of all shards are
-//! committed up to it. What was read in it then depends on nothing that can be lost. Its
+//! committed up to it. Its reads then depend on nothing that can be lost. Its
 //! transactions are known on each shard, and their order is that of their stamps. So the nodes need
 //! no further agreement: each sends the others the rows that their transactions read here.
 //!
@@ -31,7 +31,7 @@
 //! committed. The next view begins above it, because that cell is in the logs of f + 1 replicas,
 //! and all shards begin a view above the last cell of any log.
 //!
-//! What a node was told in a view does not count in the next one: up to where the new logs begin,
+//! Messages of a view do not count in the next one: up to where the new logs begin,
 //! it may have been closed by a promise that no log contains.
 
 mod delivery;
@@ -67,14 +67,14 @@ pub(super) struct Shards {
     scheduled: Position,
     /// Versions that may be published, because some shard has such a cell.
     cells: BTreeSet<SnapshotVersion>,
-    /// What the subscribers were told of this shard: the view, and through which cell it is
+    /// The last message to the subscribers: the view, and through which cell it is
     /// committed.
     told: (ViewNumber, SnapshotVersion),
     /// The last position whose cell they were told.
     told_position: Position,
     /// The rows that other shards have sent for cells that have not been run here.
     received: BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>,
-    /// Records of what was received for cells that were run here, each with the last of them.
+    /// Records of received rows that cells have used, each with the last of these cells.
     logging: VecDeque<(SnapshotVersion, LogPosition)>,
     /// This node needs nothing more from the others for cells up to this one.
     pub kept: SnapshotVersion,
@@ -83,17 +83,17 @@ pub(super) struct Shards {
     pub lookups: crate::lookup::Lookups<Owner>,
 }
 
-/// What passes between this node and one other shard.
+/// The messages between this node and one other shard.
 pub(super) struct Stream {
     /// The replicas of the shard, the nearest one first.
     replicas: Vec<NodeId>,
     /// The one that this node is subscribed to.
     pub source: Option<NodeId>,
-    /// What that has told: the view, and through which cell the shard is committed.
+    /// The last message of the source: the view, and through which cell the shard is committed.
     through: (ViewNumber, SnapshotVersion),
     /// The replicas of the shard that are subscribed to this node.
     subscribers: BTreeSet<NodeId>,
-    /// What this node has sent to the shard, encoded, until all of its replicas have it.
+    /// The rows sent to the shard, encoded, until all of its replicas have them.
     retained: BTreeMap<SnapshotVersion, Vec<Bytes>>,
     /// Up to this cell each replica of the shard needs nothing more.
     kept: BTreeMap<NodeId, SnapshotVersion>,

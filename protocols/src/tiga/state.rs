@@ -71,7 +71,7 @@ pub(super) struct State {
     pub own_replies: OwnReplies,
     /// `Some` while this replica is the leader of its view.
     pub leading: Option<Leading>,
-    /// What other leaders have told.
+    /// The notices of other leaders.
     pub noticed: Noticed,
     /// `Some` if there are several shards.
     pub shards: Option<Shards>,

@@ -206,7 +206,7 @@ impl Tiga {
         }
     }
 
-    /// The logs of a view are decided: takes the one of this shard, if it has what comes before.
+    /// The logs of a view are decided: takes the one of this shard, if it has the cells before.
     /// Otherwise a peer sends more.
     pub(super) fn take_start(&mut self, cx: &mut Cx<'_, Self>) {
         let State { views, incoming, log, commit, .. } = &mut self.state;
@@ -296,7 +296,7 @@ impl Tiga {
         if views.reports.len() < enough || !views.reports.contains_key(&replica.me) {
             return;
         }
-        // This replica is one of them, because it proposes what it has.
+        // This replica is one of them, because it proposes its own cells.
         let mut logs = std::mem::take(&mut views.reports);
         let own = logs.remove_entry(&replica.me).expect("it was checked");
         let logs: BTreeMap<NodeId, ViewReport> =
@@ -304,7 +304,7 @@ impl Tiga {
         let suffixes = || logs.values().map(|report| &report.suffix);
         let best = suffixes().max_by_key(|it| (it.view, it.last()));
         let best = mutate!(ShortestLog: best => suffixes().min_by_key(|it| it.last()));
-        // What this replica has forgotten is in each log.
+        // Cells that this replica has forgotten are in each log.
         let best = best.expect("there are enough").clone().beyond(log.base());
         // Up to there, all logs of one view are the same.
         let position = suffixes().map(|it| it.after).max().unwrap_or_default();
@@ -312,7 +312,7 @@ impl Tiga {
         let version = log.version_at(position);
         let reports = logs.iter().map(|(node, report)| report.after(*node, position, version));
         (views.chosen, views.known) = (reports.collect(), position);
-        // What is closed is not recovered, and nobody may have it any more.
+        // Closed entries are not recovered, and nobody may have them any more.
         let closed = views.chosen.iter().map(|report| report.closed).max().unwrap_or_default();
         let unsynced = logs.values().flat_map(|report| &report.unsynced);
         let others = unsynced.filter(|entry| entry.stamp > closed);
@@ -410,7 +410,7 @@ impl Tiga {
         }
     }
 
-    /// A peer sends the log of a view that has begun, because this replica lacks what came before.
+    /// A peer sends the log of a view that has begun, because this replica lacks cells before.
     pub(super) fn on_start_view(&mut self, cx: &mut Cx<'_, Self>, bytes: &[u8]) {
         let Ok(suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
@@ -421,7 +421,7 @@ impl Tiga {
         if is_older || suffix.view > views.view.number || is_waiting {
             return cx.mark("tiga.start_view_too_late");
         }
-        // The sender may know what this replica knew before a restart.
+        // The sender may have heard from this replica before its restart.
         let is_same = suffix.after <= commit.committed;
         if !is_same || suffix.after > log.last() || suffix.last() < log.base() {
             return cx.mark("tiga.log_too_early");
@@ -461,7 +461,7 @@ impl Tiga {
     }
 
     /// Begins to lead when the log of the view is on the disk. Otherwise a leader that crashes
-    /// could take it again, and lead a second time without what it has promised.
+    /// could take it again, and lead a second time without its promises.
     pub(super) fn lead_if_durable(&mut self, cx: &mut Cx<'_, Self>) {
         let State { views, log, .. } = &mut self.state;
         if !views.is_to_lead || !log.is_view_durable() {
@@ -505,7 +505,7 @@ impl Tiga {
             let is_stuck = sent.is_some_and(|(upto, _)| last < upto) && *seen == last;
             (*behind, *seen) = (if is_stuck { *behind + 1 } else { 0 }, last);
             if last < log.base() || *behind >= BEHIND_MAX {
-                // What it was sent has overtaken what comes before it, or it needs a checkpoint.
+                // Cells have overtaken earlier ones on their way, or it needs a checkpoint.
                 (*sent, *behind) = (None, 0);
             }
             if last >= log.base() {
@@ -516,7 +516,7 @@ impl Tiga {
         if let Some(leading) = leading.as_mut() {
             leading.sent[peer.index()] = None;
         }
-        // It may know the logs itself, and have what comes before them.
+        // It may know the logs itself, and have the cells before them.
         *behind += 1;
         let start = views.logs.first().map(|log| Suffix::decode(log).expect("it was checked"));
         let is_lost = start.is_none_or(|start| {

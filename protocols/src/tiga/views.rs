@@ -42,7 +42,7 @@ use crate::messages::NUMBER_MAX;
 use crate::replica::Replica;
 use crate::streams::number;
 
-/// What agreement decides.
+/// A decision of agreement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decided {
     /// A view.
@@ -127,7 +127,7 @@ impl Decided {
     }
 }
 
-/// What a node has told about itself.
+/// The state of a node, as it tells the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerState {
     /// The last view that it has heard of.
@@ -140,7 +140,7 @@ pub(super) struct PeerState {
     pub leads: bool,
     /// Whether it is stopping.
     pub is_leaving: bool,
-    /// What concerns checkpoints.
+    /// The part about checkpoints.
     pub kept: Kept,
 }
 
@@ -186,7 +186,7 @@ pub(super) struct Views {
     entered_at: Vec<Timestamp>,
     /// When each node was last heard.
     heard_at: Vec<Timestamp>,
-    /// What each node has told.
+    /// The last report of each node.
     pub told: Vec<PeerState>,
 }
 
@@ -221,7 +221,7 @@ impl Views {
         self.view.leaders.get(usize::from(shard.0)).copied()
     }
 
-    /// What a node has told that is this replica of a group.
+    /// The last report of a replica of a group.
     pub(super) fn told_by(&self, replica: &Replica, peer: NodeId) -> PeerState {
         self.told[replica.node(peer).index()]
     }
@@ -236,7 +236,7 @@ impl Views {
         self.heard_at[node.index()] = now;
     }
 
-    /// A node tells about itself. Returns what it had told before.
+    /// A report of a node. Returns the one before.
     pub(super) fn note_told(&mut self, node: NodeId, told: PeerState, now: Timestamp) -> PeerState {
         let before = std::mem::replace(&mut self.told[node.index()], told);
         if before.last.0 != told.last.0 {

@@ -4,14 +4,14 @@
 //! ```text
 //!   receiver                    sender, a replica of another shard
 //!      | Subscribe(kept) ------> |      on connect, or if the nearest replica is not usable
-//!      | <==== Items ============|      what it has retained for later cells, and what is new
+//!      | <==== Items ============|      retained rows of later cells, and new ones
 //!      | <---- Committed ------- |
 //!      | Progress(kept) -------> |      nothing more is needed up to this cell
 //! ```
 //!
-//! All replicas of a shard send the same. A node is subscribed to the nearest usable one. What was
-//! sent is retained until every replica of the receiving shard has it in its log. A node that
-//! starts runs the cells of its log again, and so has what it had sent for them.
+//! All replicas of a shard send the same. A node is subscribed to the nearest usable one. Rows are
+//! retained until every replica of the receiving shard has it in its log. A node that
+//! starts runs the cells of its log again, and so has the rows that it had sent.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -33,7 +33,7 @@ const PATIENCE: Span = Span::from_ms(500);
 /// The approximate maximum size of a message to a new subscriber.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Encodes what is sent for a cell. [`decode_items`] is the inverse for several of them.
+/// Encodes the items of a cell. [`decode_items`] is the inverse for several of them.
 pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> Bytes {
     let mut out = Vec::new();
     out.put_varint(version.0);
@@ -42,10 +42,10 @@ pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> 
     out.into()
 }
 
-/// What is sent for one cell.
+/// The items of one cell.
 pub(in super::super) type OfCell = (SnapshotVersion, Vec<RemoteResult>);
 
-/// Decodes what was sent for several cells.
+/// Decodes the items of several cells.
 ///
 /// # Errors
 /// If the bytes are malformed.
@@ -62,7 +62,7 @@ pub(in super::super) fn decode_items(bytes: &[u8]) -> Result<Vec<OfCell>, Decode
 }
 
 impl State {
-    /// Whether a replica of another shard can tell this node what it needs.
+    /// Whether a replica of another shard can be the source of this node.
     fn is_usable(&self, node: NodeId, now: Timestamp) -> bool {
         let has_entered = self.views.told[node.index()].last.0 >= self.log.view;
         let is_new = now.since(self.views.since) < PATIENCE;
@@ -102,7 +102,7 @@ impl Tiga {
     pub(in super::super) fn on_other_shard_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.choose_sources(cx);
         if let Some(leading) = &mut self.state.leading {
-            // What it was asked may be lost.
+            // Requests may be lost.
             leading.asked.clear();
         }
         self.tell_view(cx, node);
@@ -121,7 +121,7 @@ impl Tiga {
         self.choose_sources(cx);
     }
 
-    /// A node of another shard subscribes: it gets what this node has retained for it.
+    /// A node of another shard subscribes: it gets the retained rows.
     pub(in super::super) fn on_subscribe(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -166,7 +166,7 @@ impl Tiga {
         stream.retained = stream.retained.split_off(&all.next());
     }
 
-    /// Sends what a shard needs for a cell, and retains it.
+    /// Sends the items of a cell to a shard, and retains them.
     pub(super) fn send_results(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -193,7 +193,7 @@ impl Tiga {
         let Some(shards) = &mut self.state.shards else { return };
         let scheduled = self.state.log.version_at(shards.scheduled);
         for (version, items) in all {
-            // What was run here has been received before.
+            // Rows of cells that were run have been received before.
             if version <= executed || version <= shards.kept {
                 continue;
             }
@@ -207,7 +207,7 @@ impl Tiga {
         }
     }
 
-    /// Restores what was received for cells, after a restart.
+    /// Restores received rows after a restart.
     pub(in super::super) fn restore_received(state: &mut State, bytes: &[u8]) {
         let Some(shards) = &mut state.shards else { return };
         let from = &mut Reader::new(bytes);

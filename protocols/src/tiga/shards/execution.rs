@@ -185,7 +185,7 @@ impl Tiga {
         }
     }
 
-    /// Notes how far the cells have been run, and logs what other shards had sent for them.
+    /// Notes how far the cells have been run, and logs the rows of other shards for them.
     fn note_executed(&mut self, cx: &mut Cx<'_, Self>) {
         let State { shards, log, commit, replica, synced, .. } = &mut self.state;
         let Some(shards) = shards else { return };
@@ -221,7 +221,7 @@ impl Tiga {
     }
 }
 
-/// Encodes what other shards have sent for cells up to a version. See `restore_received`.
+/// Encodes the rows of other shards for cells up to a version. See `restore_received`.
 fn encode_received(
     upto: SnapshotVersion,
     received: &BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>,
