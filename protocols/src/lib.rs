@@ -64,10 +64,10 @@ macro_rules! protocols {
 }
 
 // Outside of its folder, a protocol is known only here and by its `mod` above.
-protocols!(minerva::Minerva, calvin::Calvin, geogauss::GeoGauss);
+protocols!(minerva::Minerva, calvin::Calvin, geogauss::GeoGauss, tiga::Tiga);
 
 /// Published protocols that are not built yet. Their names are reserved like those of [`NAMES`].
-pub const NAMES_TO_COME: &[&str] = &["mako", "tiga"];
+pub const NAMES_TO_COME: &[&str] = &["mako"];
 
 /// Error: no protocol has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]

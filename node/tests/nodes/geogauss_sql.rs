@@ -18,8 +18,8 @@ use pangea_sql::Shared;
 use pangea_sql::session::{Response, Session};
 use tokio::runtime::Runtime;
 
-use crate::calvin_sql::is_known;
-use crate::calvin_sql::script::{self, Ground, scripts};
+use crate::sql_scripts::is_known;
+use crate::sql_scripts::script::{self, Ground, scripts};
 use crate::support::cluster;
 
 /// The number of sessions, on all nodes.

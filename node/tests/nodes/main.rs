@@ -1,6 +1,5 @@
 //! Nodes and the PostgreSQL server, with real sockets, logs and clients.
 
-mod calvin_sql;
 mod endings;
 mod geogauss_losses;
 mod geogauss_sql;
@@ -10,6 +9,7 @@ mod minerva;
 mod network;
 mod node;
 mod pgwire;
+mod sql_scripts;
 mod stopping;
 #[path = "../support/mod.rs"]
 mod support;

@@ -114,7 +114,7 @@ fn what_is_wrong_is_said_with_file_and_line_before_anything_starts() {
         ),
         ("workload = \"bank\"\nclients = 4\n", REGIONS, "", "w.toml: line 2: there is no key"),
         (work, skewed.as_str(), "", "r.toml: line 6: c to b is 21 ms"),
-        (work, REGIONS, "--protocol raft", "[possible values: minerva, calvin, geogauss]"),
+        (work, REGIONS, "--protocol raft", "[possible values: minerva, calvin, geogauss, tiga]"),
         (work, REGIONS, "--costs /no/such.toml", "--costs /no/such.toml: "),
         ("workload = \"no.sql\"\nclients_per_region = 4\n", REGIONS, "", "--workload no.sql: "),
     ] {

@@ -83,7 +83,7 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
             "\"minerva\"",
             "\"raft\"",
             2,
-            "unknown protocol \"raft\"; known: minerva, calvin, geogauss",
+            "unknown protocol \"raft\"; known: minerva, calvin, geogauss, tiga",
         ),
         ("\"minerva\"", "\"mako\"", 2, "protocol \"mako\" is planned, but this version"),
     ];

@@ -28,8 +28,7 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! The state machine is not in the list of protocols yet. Several shards have the order with
-//! watermarks, and no fast path and no checkpoints.
+//! Several shards have the order with watermarks, and no fast path.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -174,7 +173,7 @@ mod view_change;
 mod views;
 pub mod watermarks;
 
-use pangea_core::guarantee::{Guarantee, TortureSetting};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::txn::CodeDigest;
@@ -240,6 +239,7 @@ impl Protocol for Tiga {
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
+    const VARIANTS: &'static [Variant] = options::VARIANTS;
 
     type Message = Message;
     type Timer = Timer;

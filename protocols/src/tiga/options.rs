@@ -1,6 +1,6 @@
 //! Settings. They must be the same on every replica of a cluster.
 
-use pangea_core::guarantee::{Guarantee, TortureSetting};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,12 @@ impl Default for Options {
 /// Checkpoints every few seconds.
 pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
     &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
+
+pub(super) const VARIANTS: &[Variant] = &[Variant {
+    key: "path",
+    value: "super",
+    what: "equal replies of a super quorum commit a transaction, too",
+}];
 
 impl Options {
     /// The default settings with low limits.

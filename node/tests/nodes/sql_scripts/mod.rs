@@ -1,4 +1,5 @@
-//! The scripts of `sql/tests/slt` on Calvin: on one node, and with tables partitioned over two.
+//! The scripts of `sql/tests/slt` on protocols that partition tables: on one node, and with tables
+//! partitioned over two.
 
 mod corpus;
 mod many;
@@ -13,24 +14,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::support::cluster::addresses;
+use pangea_core::protocol::Protocol;
 use pangea_core::txn::Registry;
 use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::tiga::Tiga;
 use pangea_sql::Shared;
 use script::{Ground, scripts, session};
 use tokio::runtime::Runtime;
 
 /// One region with several nodes.
-struct Region {
-    nodes: Vec<Node<Calvin>>,
+struct Region<P: Protocol> {
+    nodes: Vec<Node<P>>,
     /// The state shared by the sessions of each node.
     shared: Vec<Arc<Shared>>,
     runtime: Runtime,
 }
 
 /// The configuration of a node, with a data directory or without durable state.
-fn config(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
+fn config<P: Protocol>(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
     let row = |(id, addresses): (usize, &[SocketAddr])| {
         let (peer, sql) = (addresses[0], addresses[1]);
         format!(
@@ -42,16 +45,17 @@ fn config(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
         Some(dir) => (dir.join(node.to_string()), "os"),
         None => (PathBuf::from("none"), "memory"),
     };
+    let settings = if P::NAME == Calvin::NAME { "[calvin]\nepoch_ms = 1\n" } else { "" };
     let text = format!(
-        "cluster = \"scripts\"\nprotocol = \"calvin\"\nnode = {node}\ndata_dir = {dir:?}\n\
-         durability = {durability:?}\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n\
-         [calvin]\nepoch_ms = 1\n",
+        "cluster = \"scripts\"\nprotocol = \"{}\"\nnode = {node}\ndata_dir = {dir:?}\n\
+         durability = {durability:?}\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n{settings}",
+        P::NAME,
         rows.join(", ")
     );
     Config::parse("node.toml", &text).unwrap()
 }
 
-impl Region {
+impl<P: Protocol> Region<P> {
     fn start(count: usize) -> Self {
         Self::start_at(&addresses::<4>()[..2 * count], None)
     }
@@ -59,7 +63,8 @@ impl Region {
     /// Starts a node for each pair of addresses.
     fn start_at(addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
         let registry = Arc::new(Registry::new(pangea_sql::procedures()));
-        let start = |node| Node::start(&config(node, addresses, dir), registry.clone()).unwrap();
+        let start =
+            |node| Node::start(&config::<P>(node, addresses, dir), registry.clone()).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
         let nodes = 0..addresses.len() / 2;
@@ -68,7 +73,7 @@ impl Region {
     }
 }
 
-impl Ground for Region {
+impl<P: Protocol> Ground for Region<P> {
     /// Assigns sessions to the nodes round robin. With several nodes they use strict reads, to see
     /// what other sessions have just committed.
     fn session(&mut self, number: usize) -> script::Session {
@@ -103,12 +108,12 @@ pub fn is_known(difference: &str) -> bool {
     OTHERWISE.iter().any(|(what, _)| difference.contains(what))
 }
 
-fn check_scripts(nodes: usize) {
+fn check_scripts<P: Protocol>(nodes: usize) {
     let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
     let all = scripts(&sql);
     let differences: Vec<String> = all
         .iter()
-        .flat_map(|path| script::run(path, &mut Region::start(nodes)))
+        .flat_map(|path| script::run(path, &mut Region::<P>::start(nodes)))
         .filter(|difference| !is_known(difference))
         .collect();
     assert!(differences.is_empty(), "{}: {}", differences.len(), differences.join("\n"));
@@ -116,25 +121,40 @@ fn check_scripts(nodes: usize) {
 
 #[test]
 fn every_script_sees_the_same_on_calvin() {
-    check_scripts(1);
+    check_scripts::<Calvin>(1);
 }
 
 #[test]
-fn every_script_sees_the_same_where_tables_are_on_two_nodes() {
-    check_scripts(2);
+fn every_script_sees_the_same_on_tiga() {
+    check_scripts::<Tiga>(1);
 }
 
-fn check_corpus(nodes: usize) {
-    let answers = corpus::check(nodes);
+#[test]
+fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_calvin() {
+    check_scripts::<Calvin>(2);
+}
+
+#[test]
+fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_tiga() {
+    check_scripts::<Tiga>(2);
+}
+
+fn check_corpus<P: Protocol>(nodes: usize) {
+    let answers = corpus::check::<P>(nodes);
     assert!(answers.is_empty(), "{} answers: {}", answers.len(), answers.join("\n"));
 }
 
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_on_calvin() {
-    check_corpus(1);
+    check_corpus::<Calvin>(1);
 }
 
 #[test]
-fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes() {
-    check_corpus(2);
+fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_calvin() {
+    check_corpus::<Calvin>(2);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_tiga() {
+    check_corpus::<Tiga>(2);
 }

@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use pangea_core::protocol::Protocol;
+use pangea_protocols::calvin::Calvin;
+use pangea_protocols::tiga::Tiga;
+
 use super::Region;
 use super::script::{Ground, answers};
 
@@ -9,7 +13,12 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 #[test]
 fn each_node_shows_its_shard_how_far_others_are_and_what_it_counts() {
-    let mut region = Region::start(2);
+    show::<Calvin>();
+    show::<Tiga>();
+}
+
+fn show<P: Protocol>() {
+    let mut region = Region::<P>::start(2);
     for node in 0..2 {
         let mut session = region.session(node);
         let mut ask = |sql: &str| answers(&region, &mut session, sql, "");

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use pangea_core::key::encode::{KeyDecoder, Order};
 use pangea_core::key::{Direction, KeyRange};
+use pangea_core::protocol::Protocol;
+use pangea_protocols::calvin::Calvin;
+use pangea_protocols::tiga::Tiga;
 use pangea_sql::catalog::{CATALOG, QualifiedName, Ranges, Relation, relation_key};
 use pangea_sql::engine::Engine;
 
@@ -17,12 +20,12 @@ use crate::support::cluster::addresses;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A region of two nodes, and a session on each.
-struct Two {
-    region: Region,
+struct Two<P: Protocol> {
+    region: Region<P>,
     sessions: Vec<Session>,
 }
 
-impl Two {
+impl<P: Protocol> Two<P> {
     fn start(dir: Option<&Path>, addresses: &[std::net::SocketAddr]) -> Self {
         let mut region = Region::start_at(addresses, dir);
         let sessions = (0..2).map(|node| region.session(node)).collect();
@@ -83,8 +86,13 @@ impl Two {
 
 #[test]
 fn rows_are_on_the_nodes_that_ranges_say_after_a_restart_too() {
+    store_by_ranges::<Calvin>();
+    store_by_ranges::<Tiga>();
+}
+
+fn store_by_ranges<P: Protocol>() {
     let (temp, addresses) = (tempfile::tempdir().unwrap(), addresses::<4>());
-    let mut two = Two::start(Some(temp.path()), &addresses);
+    let mut two = Two::<P>::start(Some(temp.path()), &addresses);
     two.have(
         0,
         "begin; create table t (a int, b int, c int, primary key (a, b)) \
@@ -108,7 +116,7 @@ fn rows_are_on_the_nodes_that_ranges_say_after_a_restart_too() {
     }
     two.stop();
 
-    let mut two = Two::start(Some(temp.path()), &addresses);
+    let mut two = Two::<P>::start(Some(temp.path()), &addresses);
     two.have(0, "insert into t values (-5, 0, 0), (1000, 0, 0)");
     high.push(1_000);
     assert_eq!(two.kept(0, "t"), [&[-5][..], &low].concat());
@@ -121,7 +129,12 @@ fn rows_are_on_the_nodes_that_ranges_say_after_a_restart_too() {
 
 #[test]
 fn each_range_has_a_node_of_its_own() {
-    let mut two = Two::start(None, &addresses::<4>());
+    limit_ranges::<Calvin>();
+    limit_ranges::<Tiga>();
+}
+
+fn limit_ranges<P: Protocol>() {
+    let mut two = Two::<P>::start(None, &addresses::<4>());
     let three = "create table t (a int primary key) partition by range (a) split at values (1, 2)";
     let error = "! 54000 3 ranges require 3 shards, but there are 2 [hint: Specify at most 1 start \
                  in SPLIT AT VALUES.]";
@@ -137,7 +150,12 @@ fn each_range_has_a_node_of_its_own() {
 
 #[test]
 fn the_past_is_read_from_the_nodes_that_had_its_rows() {
-    let mut two = Two::start(None, &addresses::<4>());
+    read_the_past::<Calvin>();
+    read_the_past::<Tiga>();
+}
+
+fn read_the_past<P: Protocol>() {
+    let mut two = Two::<P>::start(None, &addresses::<4>());
     let make = |start: &str| {
         format!(
             "create table t (a int primary key, b text) partition by range (a) split at values \

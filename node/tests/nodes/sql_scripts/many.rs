@@ -1,5 +1,9 @@
 //! Statements that write many rows on two nodes.
 
+use pangea_core::protocol::Protocol;
+use pangea_protocols::calvin::Calvin;
+use pangea_protocols::tiga::Tiga;
+
 use super::Region;
 use super::script::{Ground, answers};
 
@@ -9,7 +13,12 @@ const ROWS: usize = 10_000;
 /// took minutes.
 #[test]
 fn many_rows_of_two_nodes_are_loaded_changed_and_deleted() {
-    let mut region = Region::start(2);
+    change_many::<Calvin>();
+    change_many::<Tiga>();
+}
+
+fn change_many<P: Protocol>() {
+    let mut region = Region::<P>::start(2);
     let mut session = region.session(0);
     let rows: String = (1..=ROWS).map(|at| format!("{at}\t{}\n", at % 100)).collect();
     let mut check = |sql: &str, answer: &[&str]| {

@@ -13,16 +13,16 @@ mod script;
 use std::future::Future;
 use std::sync::Arc;
 
+use pangea_core::protocol::Protocol;
 use pangea_node::driver::Handle;
-use pangea_protocols::calvin::Calvin;
 use pangea_sql::Shared;
 
 use super::Region;
 
-impl pangea::Ground for Region {
-    type Node = Handle<Calvin>;
+impl<P: Protocol> pangea::Ground for Region<P> {
+    type Node = Handle<P>;
 
-    fn node(&self) -> (Handle<Calvin>, Arc<Shared>) {
+    fn node(&self) -> (Handle<P>, Arc<Shared>) {
         (self.nodes[0].handle().clone(), self.shared[0].clone())
     }
 
@@ -32,10 +32,10 @@ impl pangea::Ground for Region {
 }
 
 /// Runs the whole corpus on this number of nodes, and returns the differences.
-pub fn check(nodes: usize) -> Vec<String> {
+pub fn check<P: Protocol>(nodes: usize) -> Vec<String> {
     let scripts = script::scripts();
     let run = |script: &script::Script| {
-        let database = pangea::Database::new(Region::start(nodes), &script.name);
+        let database = pangea::Database::new(Region::<P>::start(nodes), &script.name);
         runner::run(script, || database.connect())
     };
     scripts.iter().flat_map(run).collect()
