@@ -13,7 +13,7 @@ pub(crate) const IN_FLIGHT_MAX: usize = 400_000;
 
 /// The error when the in-flight limit is reached; it names the slowest node if `late` is known.
 pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -> Abort {
-    let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
+    let message = "too many transactions wait to be committed";
     let detail = match late {
         Some(late) => format!("This node waits for {}.", late.describe(topology)),
         None => "The cluster is not keeping up, or this node can't reach a majority.".to_owned(),

@@ -77,9 +77,16 @@ impl Ceiling {
         self.raising.back().map_or(self.durable, |(limit, _)| *limit)
     }
 
-    /// The position of the record that allows all that has been issued.
-    pub(super) fn record(&self) -> LogPosition {
-        self.raising.back().map_or(LogPosition(0), |(_, position)| *position)
+    /// The position of the record that allows stamps up to `us`, and all numbers of transactions
+    /// below `sequence`.
+    pub(super) fn record(&self, us: u64, sequence: u64) -> LogPosition {
+        let is_enough = |limit: Limit| us <= limit.us && sequence <= limit.sequence;
+        if is_enough(self.durable) {
+            return LogPosition(0);
+        }
+        let enough =
+            self.raising.iter().find(|(limit, _)| is_enough(*limit)).or(self.raising.back());
+        enough.map_or(LogPosition(0), |(_, position)| *position)
     }
 
     /// The node's log is durable up to `record`.

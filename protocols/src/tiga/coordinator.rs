@@ -118,7 +118,7 @@ impl Tiga {
         let coordinator = &mut self.state.coordinator;
         let txn = TxnId::new(me, coordinator.next_sequence);
         coordinator.next_sequence += 1;
-        let stamp = coordinator.issuer.issue(now + delay);
+        let stamp = coordinator.issuer.issue(now.saturating_add_signed(delay));
         cx.named(ticket, txn.sequence());
         let request = Request { txn, program, footprint, shards, origin: None };
         let stamped = Arc::new(Stamped { stamp, code: self.state.code, request });
@@ -214,7 +214,7 @@ impl Tiga {
 
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self, shards: ShardSet) -> u64 {
+    fn time_to_arrive(&self, shards: ShardSet) -> i64 {
         let State { replica, options, views, .. } = &self.state;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
@@ -222,23 +222,22 @@ impl Tiga {
         if !self.state.has_fast_path() {
             return to_leader;
         }
-        let mut delays: Vec<u64> =
+        let mut delays: Vec<i64> =
             replica.group.nodes().iter().map(|node| self.delay_to(*node)).collect();
         delays.sort_unstable();
         let needed = Sizes::of(delays.len()).super_quorum();
-        delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us
+        delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us as i64
     }
 
-    /// How long a message to a replica takes, by both clocks, in microseconds.
-    fn delay_to(&self, node: NodeId) -> u64 {
+    /// How long a message to a replica takes, by both clocks, in microseconds: negative if its
+    /// clock is behind by more.
+    fn delay_to(&self, node: NodeId) -> i64 {
         let State { cluster, node: here, delays, .. } = &self.state;
         if node == *here {
             return 0;
         }
         let configured = cluster.one_way_between(*here, node).us as i64;
-        // A stamp in the past is raised.
-        let delay = delays.to(node.index()).unwrap_or(configured);
-        delay.clamp(0, MOST_DELAY_US) as u64
+        delays.to(node.index()).unwrap_or(configured).clamp(-MOST_DELAY_US, MOST_DELAY_US)
     }
 
     /// Sends the transactions of this step to all replicas of their shards, and takes them itself.
@@ -275,7 +274,9 @@ impl Tiga {
         all: &[Arc<Stamped>],
         to: Option<NodeId>,
     ) {
-        let after = self.state.ceiling.record();
+        let last = all.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
+        let State { ceiling, coordinator, .. } = &self.state;
+        let after = ceiling.record(last, coordinator.next_sequence);
         for shard in (0..self.state.cluster.partitions.shards()).map(ShardId) {
             let is_of = |node: &NodeId| self.state.cluster.nodes[node.index()].shard == shard;
             if to.is_some_and(|to| !is_of(&to)) {
@@ -353,5 +354,5 @@ impl Tiga {
     }
 }
 
-/// A measured delay above this one is not believed, in microseconds.
+/// No measured delay counts as longer than this, in microseconds.
 const MOST_DELAY_US: i64 = 1_000_000;

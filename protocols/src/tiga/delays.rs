@@ -4,10 +4,15 @@
 //! the time that the message took, and the difference of both clocks. That sum is what a stamp
 //! needs to be in the future of the receiver's clock when the transaction arrives. The receiver
 //! tells the sender.
+//!
+//! On the fast path a transaction has to arrive in time, so the longest delay of late counts. On the
+//! other path a leader raises the stamp of a transaction that is a little late, and nobody waits
+//! longer for it than if it had come in time. A stamp that is too far ahead would make it wait. So
+//! the shortest delay counts.
 
 use std::collections::VecDeque;
 
-/// The number of samples of which the largest counts.
+/// The number of samples that are kept of each replica.
 const SAMPLES: usize = 16;
 
 /// The delays that this replica has measured and was told of, in microseconds.
@@ -39,8 +44,18 @@ impl Delays {
     }
 
     /// The largest of the last samples of messages from a replica.
-    pub(super) fn measured(&self, from: usize) -> Option<i64> {
+    pub(super) fn longest(&self, from: usize) -> Option<i64> {
         self.measured[from].iter().copied().max()
+    }
+
+    /// The least of the last samples.
+    pub(super) fn shortest(&self, from: usize) -> Option<i64> {
+        self.measured[from].iter().copied().min()
+    }
+
+    /// How long messages from a replica take, as stamps need it.
+    pub(super) fn of(&self, from: usize, is_fast: bool) -> Option<i64> {
+        if is_fast { self.longest(from) } else { self.shortest(from) }
     }
 
     /// How long a message to a replica takes, by both clocks.
@@ -78,18 +93,19 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_the_last_samples_counts() {
+    fn the_last_samples_count() {
         let mut delays = Delays::new(2);
-        assert_eq!((delays.measured(1), delays.to(1)), (None, None));
+        assert_eq!((delays.longest(1), delays.shortest(1), delays.to(1)), (None, None, None));
         delays.note_arrival(1, 900, 1_000);
-        assert_eq!(delays.measured(1), Some(100));
+        delays.note_arrival(1, 960, 1_000);
+        assert_eq!((delays.longest(1), delays.shortest(1)), (Some(100), Some(40)));
         for _ in 0..SAMPLES {
             delays.note_arrival(1, 1_070, 1_000);
         }
-        assert_eq!(delays.measured(1), Some(-70), "its clock is ahead");
+        assert_eq!(delays.longest(1), Some(-70), "its clock is ahead");
         delays.note_told(1, -5);
         assert_eq!(delays.to(1), Some(-5));
         delays.forget(1);
-        assert_eq!((delays.measured(1), delays.to(1)), (None, None));
+        assert_eq!((delays.longest(1), delays.shortest(1), delays.to(1)), (None, None, None));
     }
 }

@@ -28,6 +28,7 @@ use pangea_core::exec::timed::TimedQueue;
 use pangea_core::ids::{LogPosition, NodeId, TxnId};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
+use pangea_core::topology::Topology;
 use pangea_core::txn::Footprint;
 
 use super::cells::{Cell, last_of};
@@ -159,11 +160,16 @@ pub(super) fn entries_of<'a>(
     txns.map(|(txn, stamp)| Entry { stamp: *stamp, txn: *txn })
 }
 
+/// Whether a cluster can use the fast path. Super quorums need 2f + 1 replicas.
+pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
+    let n = cluster.node_count();
+    cluster.partitions.shards() == 1 && n > 1 && !n.is_multiple_of(2)
+}
+
 impl State {
-    /// Whether this cluster uses the fast path. Super quorums need 2f + 1 replicas.
+    /// Whether this cluster uses the fast path.
     pub(super) fn has_fast_path(&self) -> bool {
-        let n = self.replica.topology.node_count();
-        self.options.path == Path::Super && !self.is_divided() && n > 1 && !n.is_multiple_of(2)
+        self.options.path == Path::Super && is_fast_possible(&self.cluster)
     }
 
     /// At the beginning of a view, or of a run.

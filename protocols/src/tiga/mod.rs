@@ -176,6 +176,7 @@ pub mod watermarks;
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
 
 use crate::presence::{self, RejoinTimer};
@@ -247,6 +248,10 @@ impl Protocol for Tiga {
 
     fn guarantee(_: &Options) -> Guarantee {
         Options::guarantee()
+    }
+
+    fn warnings(options: &Options, topology: &Topology, _: NodeId) -> Vec<String> {
+        options.warnings(topology)
     }
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {

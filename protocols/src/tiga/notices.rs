@@ -106,10 +106,7 @@ impl Notices {
         let count = from.count(WHAT)?;
         let lacks = (0..count).map(|_| Ok(TxnId::from_bits(from.u64(WHAT)?)));
         let lacks = lacks.collect::<Result<_, DecodeError>>()?;
-        let is_stamp = |notice: &Notice| match notice {
-            Notice::Stamped { stamp, .. } | Notice::Ready { stamp, .. } => stamp.us() <= US_MAX,
-            Notice::Watermark(stamp) => stamp.us() <= US_MAX,
-        };
+        let is_stamp = |notice: &Notice| notice.us() <= US_MAX;
         let is_cell = |cell: &SnapshotVersion| cell.0 <= US_MAX / CELL_US;
         let told: Vec<Notice> = told;
         let asks: Vec<SnapshotVersion> = asks;
@@ -261,7 +258,6 @@ impl Tiga {
     ) {
         let Some(leading) = &mut self.state.leading else { return };
         let mut of = std::mem::take(&mut leading.notices);
-        let after = self.state.ceiling.record();
         let view = self.state.views.view.number.0;
         let own = self.state.shard;
         for shard in (0..self.state.cluster.partitions.shards()).map(ShardId) {
@@ -270,13 +266,12 @@ impl Tiga {
             if shard == own || told.is_empty() && lacks.is_empty() && asks.is_empty() {
                 continue;
             }
-            let notices = Notices { asks: asks.clone(), is_again, told, lacks }.encode();
             // A stamp that was raised, and a promise, have to be below the ceiling.
-            cx.send_after(
-                after,
-                self.state.other_leader(shard),
-                Message::Notices { view, notices },
-            );
+            let last = told.iter().map(Notice::us).max().unwrap_or_default();
+            let after = self.state.ceiling.record(last, 0);
+            let notices = Notices { asks: asks.clone(), is_again, told, lacks }.encode();
+            let message = Message::Notices { view, notices };
+            cx.send_after(after, self.state.other_leader(shard), message);
         }
     }
 

@@ -2,8 +2,10 @@
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::time::Span;
+use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
+use super::fast_path::is_fast_possible;
 use crate::inputs::within;
 
 /// Tiga's settings.
@@ -116,6 +118,18 @@ impl Options {
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
         }
+    }
+
+    /// The settings that have no effect in this cluster.
+    pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
+        if self.path == Path::Simple || is_fast_possible(topology) {
+            return Vec::new();
+        }
+        let why = match topology.partitions.shards() {
+            1 => "it needs an odd number of replicas, from 3 on",
+            _ => "it needs a cluster without partitions",
+        };
+        vec![format!("tiga.path = \"super\" has no effect: {why}. Commits are as with \"simple\"")]
     }
 
     /// Transactions that write are strictly serializable. Those that only read see an earlier

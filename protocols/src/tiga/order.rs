@@ -54,6 +54,17 @@ pub enum Notice {
     Watermark(Stamp),
 }
 
+impl Notice {
+    /// The microsecond of its stamp.
+    pub fn us(&self) -> u64 {
+        match self {
+            Self::Stamped { stamp, .. } | Self::Ready { stamp, .. } | Self::Watermark(stamp) => {
+                stamp.us()
+            }
+        }
+    }
+}
+
 /// A transaction as it arrives at a leader.
 #[derive(Clone, Debug)]
 pub struct Arrival {

@@ -91,6 +91,7 @@ impl Tiga {
         let PeerState { view, last: (normal, last), committed, leads, is_leaving, kept } =
             self.state.told();
         let sent = self.state.clock_us(cx);
+        let is_fast = self.state.has_fast_path();
         for node in self.state.cluster.peers_of(self.state.node) {
             let message = Message::Progress {
                 sent,
@@ -101,7 +102,7 @@ impl Tiga {
                 leads,
                 is_leaving,
                 received: self.state.shards.as_ref().map_or(0, |shards| shards.kept.0),
-                delay: encode_delay(self.state.delays.measured(node.index())),
+                delay: encode_delay(self.state.delays.of(node.index(), is_fast)),
                 first: kept.first.0,
                 published: kept.published.0,
                 done_below: kept.done_below,

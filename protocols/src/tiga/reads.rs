@@ -107,6 +107,7 @@ impl Tiga {
     fn ask_for_cells(&mut self, cx: &mut Cx<'_, Self>) {
         let token = self.state.replica.next_token();
         let version = self.state.last_told();
+        self.state.raised_at = self.state.clock_us(cx);
         let fresh = &mut self.state.fresh;
         fresh.asked = Some(Request { token, at: cx.now.at, version, answered: Vec::new() });
         fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
