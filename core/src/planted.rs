@@ -281,6 +281,20 @@ bugs! {
         "A leader counts stamps and promises of leaders of an earlier view.";
     OtherShardsUncommitted, "other-shards-uncommitted",
         "A shard runs and publishes cells before the logs of the other shards are committed.";
+    EndPublished, "end-published",
+        "A view begins with a cell that may be published already.";
+    UsedForgotten, "used-forgotten",
+        "A checkpoint lacks rows of other shards for cells that are run and not published.";
+    RetainedForgotten, "retained-forgotten",
+        "A checkpoint lacks the rows that are retained for other shards.";
+    OutcomesForgotten, "outcomes-forgotten",
+        "A checkpoint lacks outcomes for which clients wait on other shards.";
+    KeptInMemory, "kept-in-memory",
+        "A replica needs no rows that a peer's checkpoint in its memory contains.";
+    ForgottenCounts, "forgotten-counts",
+        "The word of a leader on a transaction of a forgotten cell counts as a new one.";
+    TrimmedAlone, "trimmed-alone",
+        "The first shard forgets a view's logs before other shards have taken theirs.";
     ReceivedForgotten, "received-forgotten",
         "A restarted node has not got the rows that other shards had sent it.";
     RunTwice, "run-twice",

@@ -34,6 +34,7 @@ use super::done::Done;
 use super::log::{Position, Suffix, ViewNumber};
 use super::rebuild::Entry;
 use super::rejoin::Replaced;
+use super::shards::ForOthers;
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions::{self, Stamped};
@@ -81,6 +82,11 @@ pub(super) struct Meta {
     pub agreement: Vec<Record<Decided>>,
     /// The transactions that are in no cell up to the checkpoint.
     pub transactions: Bytes,
+    /// The position up to which no view can change the log.
+    pub settled: Position,
+    /// With several shards: what it retains for the others, and the rows that it has used of them
+    /// after the checkpoint.
+    pub of_shards: (Bytes, Bytes),
 }
 
 /// The part of a restart's state that the checkpoint determines.
@@ -113,7 +119,7 @@ impl State {
         done
     }
 
-    fn meta(&self, log_head: LogPosition) -> Meta {
+    fn meta(&self, log_head: LogPosition, version: SnapshotVersion) -> Meta {
         let position = self.commit.published;
         let is_needed = |stamped: &&Stamped| {
             let place = self.log.place_of(stamped.request.txn);
@@ -136,6 +142,8 @@ impl State {
             agreement: self.views.driver.agreement().compacted_records(),
             transactions: transactions::encode(needed.into_iter()),
             done: self.done_when_published(),
+            settled: self.settled(),
+            of_shards: (self.for_others(version).encode(), self.rows_used()),
         }
     }
 
@@ -160,6 +168,8 @@ impl State {
         self.presence.log_identities = meta.log_identities;
         self.move_to(position);
         self.saved = position;
+        self.settled = meta.settled;
+        self.restore_shards(version, (&meta.of_shards.0, &meta.of_shards.1));
         self.checkpoints.start_from(version);
         if cx.store.published() < version {
             cx.store.publish_alone(version);
@@ -180,9 +190,6 @@ impl State {
     /// none.
     fn needed_checkpoint(&self) -> Option<Vec<NodeId>> {
         let (replica, views) = (&self.replica, &self.views);
-        if self.is_divided() {
-            return None;
-        }
         // Up to here, this replica's log is that of the view.
         let has = if self.is_normal() { self.log.last() } else { self.commit.committed };
         let leader = self.leader().and_then(|node| replica.group.member(node));
@@ -198,7 +205,8 @@ impl State {
         let firsts = up.iter().filter(|peer| is_asked(peer)).map(|peer| kept(peer).first);
         let first = firsts.max().filter(|first| *first > has);
         let foreign = self.first_foreign().map(|(position, _)| position);
-        let first = first.max(foreign)?;
+        let missed = self.missed_rows().and_then(|_| self.last_begun());
+        let first = first.max(foreign).max(missed)?;
         let has_it = |peer: &NodeId| kept(peer).published >= first;
         // A leader keeps the cells after the checkpoint that it sends.
         let is_leader = |peer: &NodeId| Some(*peer) == leader && has_it(peer);
@@ -208,10 +216,26 @@ impl State {
         Some(up.into_iter().filter(has_it).collect())
     }
 
+    /// The data beside the rows in a peer's checkpoint of a version.
+    fn read_handed_on(&self, bytes: &Bytes, version: SnapshotVersion) -> Option<(ForOthers, Done)> {
+        let from = &mut Reader::new(bytes);
+        let for_others = bytes.slice_ref(from.bytes("data for other shards").ok()?);
+        let for_others = self.read_for_others(&for_others, version)?;
+        Some((for_others, Done::decode(from, self.cluster.node_count()).ok()?))
+    }
+
+    /// With several shards, the last position whose cell was begun: a checkpoint of an earlier one
+    /// would lack some of its writes.
+    fn last_begun(&self) -> Option<Position> {
+        self.shards.as_ref().map(|shards| shards.scheduled())
+    }
+
     /// Whether a received checkpoint advances this replica.
     fn is_of_use(&self, cx: &mut Cx<'_, Tiga>, incoming: &Incoming) -> bool {
         let is_ahead = incoming.version() > cx.store.published();
-        let is_ahead = is_ahead && incoming.configuration().position > self.commit.published;
+        let Configuration { position } = *incoming.configuration();
+        let is_ahead = is_ahead && position > self.commit.published;
+        let is_ahead = is_ahead && self.last_begun().is_none_or(|begun| begun <= position);
         let is_of_use = is_ahead && self.needed_checkpoint().is_some();
         if !is_of_use {
             cx.mark("tiga.checkpoint_of_no_use");
@@ -225,7 +249,6 @@ impl Tiga {
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
         let State { checkpoints, replica, options, presence, .. } = &self.state;
         let is_due = checkpoints.is_due(replica, options.checkpoint_bytes);
-        let is_due = is_due && !self.state.is_divided();
         if is_due && presence.is_ready && cx.store.published() > checkpoints.last {
             self.start_checkpoint(cx);
         }
@@ -235,9 +258,8 @@ impl Tiga {
     pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
         cx.mark("checkpoints.begun");
         self.state.drop_orphans();
-        let State { log, commit, .. } = &self.state;
-        let version = log.version_at(commit.published);
-        let meta = self.state.meta(cx.log_head());
+        let version = cx.store.published();
+        let meta = self.state.meta(cx.log_head(), version);
         let first_needed = LogPosition(meta.log_head.0 + 1);
         cx.checkpoint(version, meta.encode());
         self.state.saving = meta.suffix.after;
@@ -261,6 +283,9 @@ impl Tiga {
         cx.truncate(first_needed);
         *saved = *saving;
         if is_whole && log.end_skip() {
+            if let Some(shards) = &mut self.state.shards {
+                shards.keep_logged(&self.state.log);
+            }
             self.tell_synced(cx);
         }
     }
@@ -273,7 +298,8 @@ impl Tiga {
         let Some(ahead) = self.state.needed_checkpoint() else {
             return self.state.transfer.call_off(cx);
         };
-        let least = cx.store.published().next();
+        let begun = self.state.last_begun().map(|begun| self.state.log.version_at(begun));
+        let least = cx.store.published().next().max(begun.unwrap_or_default());
         let State { replica, transfer, .. } = &mut self.state;
         transfer.retry(cx, replica, least, &ahead);
     }
@@ -299,12 +325,13 @@ impl Tiga {
     /// Starts to send the last published state to a peer.
     fn send_checkpoint(&mut self, cx: &mut Cx<'_, Self>, to: (NodeId, u64)) {
         let (version, position) = (cx.store.published(), self.state.commit.published);
-        let (mut configuration, mut done) = (Vec::new(), Vec::new());
+        let (mut configuration, mut handed_on) = (Vec::new(), Vec::new());
         configuration.put_varint(position.0);
-        self.state.done_when_published().encode(&mut done);
+        handed_on.put_bytes(&self.state.for_others(version).encode());
+        self.state.done_when_published().encode(&mut handed_on);
         let pin = cx.store.pin_at(version).expect("the last published version is readable");
         let State { transfer, replica, .. } = &mut self.state;
-        let state = (pin, &configuration[..], done.into());
+        let state = (pin, &configuration[..], handed_on.into());
         transfer.send_checkpoint(cx, replica, to, state, vec![Bid(position.0)]);
     }
 
@@ -314,8 +341,8 @@ impl Tiga {
             return;
         }
         let handed_on = incoming.take_handed_on();
-        let node_count = self.state.cluster.node_count();
-        let Ok(done) = Done::decode(&mut Reader::new(&handed_on), node_count) else {
+        let Some((for_others, done)) = self.state.read_handed_on(&handed_on, incoming.version())
+        else {
             return cx.mark("tiga.malformed_checkpoint");
         };
         self.retreat(cx);
@@ -328,6 +355,8 @@ impl Tiga {
         let in_time = state.fast.unsynced();
         state.incoming.skip_to(position);
         state.move_to(position);
+        self.move_shards(cx, for_others);
+        let state = &mut self.state;
         state.note_foreign(position);
         state.foreign = state.foreign.split_off(&position);
         cx.store.publish_alone(version);
@@ -389,6 +418,9 @@ impl Meta {
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
         out.put_bytes(&self.transactions);
+        out.put_varint(self.settled.0);
+        out.put_bytes(&self.of_shards.0);
+        out.put_bytes(&self.of_shards.1);
         out.into()
     }
 
@@ -425,6 +457,9 @@ impl Meta {
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let transactions = bytes.slice_ref(from.bytes(WHAT)?);
+        let settled = Position(number(from, WHAT)?);
+        let mut part = || Ok(bytes.slice_ref(from.bytes(WHAT)?));
+        let of_shards = (part()?, part()?);
         Ok(Self {
             log_head,
             suffix,
@@ -440,6 +475,8 @@ impl Meta {
             replaced,
             agreement,
             transactions,
+            settled,
+            of_shards,
         })
     }
 }

@@ -14,6 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use pangea_core::ids::{NodeId, TxnId};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::CodeDigest;
 
@@ -44,6 +45,8 @@ pub(super) struct Kept {
     pub code: CodeDigest,
     /// The number of decisions about views that survive its restart.
     pub decisions: u64,
+    /// The view of its log, if it has the beginning of that view on its disk; else 0.
+    pub durable_view: ViewNumber,
     /// Whether none of its transactions is in flight, and it is stopping.
     pub is_settled: bool,
     /// Whether it leads and adds nothing more to the log, because too few stay.
@@ -114,6 +117,7 @@ impl State {
             replaced_after: self.replaced.map(|it| it.after),
             code: self.code,
             decisions: self.durable_decisions(),
+            durable_view: self.durable_view(),
             is_settled: self.stop.as_ref().is_some_and(|stop| stop.is_settled),
             is_sealed: self.has_ended(),
             is_over: self.stop.as_ref().is_some_and(|stop| stop.is_over),
@@ -167,10 +171,18 @@ impl State {
         let told = |peer| self.views.told_by(&self.replica, peer).kept.decisions;
         let taken = self.replica.peers().map(told).fold(own, u64::min);
         // Nodes of other shards may need the last ones.
-        if self.presence.is_ready && !self.is_divided() {
+        let has_begun = |node: NodeId| {
+            let has = self.views.told[node.index()].kept.durable_view >= self.views.started;
+            self.does_decide(node) || mutate!(TrimmedAlone: has => true)
+        };
+        let have_begun = self.cluster.node_ids().all(has_begun);
+        if self.presence.is_ready && self.does_decide(self.node) && have_begun {
             self.views.driver.agreement_mut().trim(taken);
         }
         self.done.raise(self.node, self.coordinator.done_below());
+        if let Some(shards) = &mut self.shards {
+            shards.forget_outcomes(&self.done);
+        }
         let State { sizes, log, transactions, commit, .. } = self;
         sizes.count(log, transactions, commit.published);
         let upto = self.before_hashes(self.needed_by_none());

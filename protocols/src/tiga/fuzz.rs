@@ -125,6 +125,7 @@ fn messages() -> Vec<Vec<u8>> {
             replaced: 3,
             code: 7,
             decisions: 4,
+            durable_view: 3,
             is_settled: true,
             is_sealed: false,
             is_over: false,
@@ -143,7 +144,9 @@ fn messages() -> Vec<Vec<u8>> {
             log: suffix().encode(),
         },
         Message::Notices { view: 3, notices: Bytes::from_static(&[0, 0, 0, 0]) },
-        Message::Subscribe { kept: 300 },
+        Message::Subscribe { kept: 300, has: SnapshotVersion(310) },
+        Message::Resubscribe { has: SnapshotVersion(310) },
+        Message::Truncated { upto: SnapshotVersion(310) },
         Message::Unsubscribe {},
         Message::Committed { view: 3, through: 300, cells: vec![298, 300] },
         Message::Items { items: Bytes::new() },
@@ -279,6 +282,8 @@ fn states() -> Vec<Vec<u8>> {
         replaced: Some(Replaced { after: ViewNumber(3), upto: SnapshotVersion(300) }),
         agreement: agreement(),
         transactions: bodies(),
+        settled: Position(250),
+        of_shards: (Bytes::from_static(b"for others"), Bytes::from_static(b"used")),
     };
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let known = Known {
@@ -340,10 +345,10 @@ fn records_and_checkpoints_survive_their_encoding() {
 }
 
 /// A progress report with one number changed.
-fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
-    let mut numbers = [1; 9];
+fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
+    let mut numbers = [1; 10];
     change(&mut numbers);
-    let [view, normal, last, committed, first, published, done_below, replaced, decisions] =
+    let [view, normal, last, committed, first, published, done_below, replaced, decisions, durable] =
         numbers;
     Message::Progress {
         sent: u64::MAX,
@@ -361,6 +366,7 @@ fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
         replaced,
         code: u64::MAX,
         decisions,
+        durable_view: durable,
         is_settled: false,
         is_sealed: false,
         is_over: false,
@@ -371,7 +377,7 @@ fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
 fn numbers_that_no_replica_reaches_are_refused() {
     const TOO_LARGE: u64 = (1 << 48) + 1;
     assert_eq!(progress(|_| {}).check(NODES), Ok(()), "times and codes can be anything");
-    for index in 0..9 {
+    for index in 0..10 {
         let refused = progress(|numbers| numbers[index] = TOO_LARGE).check(NODES);
         assert_eq!(refused, Err("tiga.malformed_progress"), "number {index}");
     }

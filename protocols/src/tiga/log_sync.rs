@@ -128,10 +128,12 @@ impl State {
 impl Tiga {
     /// Appends cells to the log, or replaces its end, and persists that.
     pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, suffix: Suffix) {
+        let settled = self.state.settled();
         let State { replica, log, .. } = &mut self.state;
-        let mut base = Vec::new();
-        base.put_varint(log.needed_base().0);
-        let parts = [base.into(), suffix.encode()];
+        let mut header = Vec::new();
+        header.put_varint(log.needed_base().0);
+        header.put_varint(settled.0);
+        let parts = [header.into(), suffix.encode()];
         let (position, after) = (replica.persist_parts(cx, &kind::CELLS, parts), suffix.after);
         log.replace(suffix, position);
         self.state.note_foreign(after);

@@ -69,6 +69,11 @@ const OWN: &[Mark] = &[
         .never("no workload has so large transactions"),
     mark("tiga.footprint_too_large", "a footprint is too large for a message")
         .never("no workload has so large transactions"),
+    mark("tiga.rows_later", "a new subscriber is sent the rest of the rows in a later step")
+        .never("no run has so many rows in one step"),
+    mark("tiga.resubscribed", "the source of a subscription has taken a checkpoint"),
+    mark("tiga.rows_truncated", "a node of another shard needs rows that are retained no more"),
+    mark("tiga.rows_missed", "a source does not retain the rows that this node needs"),
     mark("tiga.found_late", "rows arrive for a reconnaissance that is over"),
     mark("tiga.malformed_items", "rows are refused: they make no sense").never(NONSENSE),
     // §4, views.

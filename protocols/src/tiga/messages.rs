@@ -101,6 +101,8 @@ messages! {
             code: u64 as Random,
             /// The number of decisions about views that survive its restart.
             decisions: u64 as Number,
+            /// The view of its log, if it has the beginning of that view on its disk; else 0.
+            durable_view: u64 as Number,
             /// Whether none of its transactions is in flight, and it is stopping.
             is_settled: bool,
             /// Whether it leads and adds nothing more to the log, because too few stay.
@@ -173,6 +175,8 @@ messages! {
         81 => Subscribe {
             /// The sender needs nothing for cells up to this one.
             kept: u64 as Number,
+            /// It has the rows for cells up to this one, or 0.
+            has: SnapshotVersion,
         } control "message_other", malformed "tiga.malformed_progress";
         /// Ends a subscription.
         82 => Unsubscribe {} control "message_other";
@@ -213,6 +217,17 @@ messages! {
             /// The rows found.
             rows: LookupRows,
         } bulk "message_other";
+        /// The receiver subscribes again: there is more than what it was sent, or the sender has
+        /// taken a checkpoint.
+        89 => Resubscribe {
+            /// The receiver has the rows for cells up to this one, or 0.
+            has: SnapshotVersion,
+        } control "message_other", malformed "tiga.malformed_progress";
+        /// The sender does not retain the rows for cells up to this one, which the receiver needs.
+        90 => Truncated {
+            /// The cell.
+            upto: SnapshotVersion,
+        } control "message_other", malformed "tiga.malformed_progress";
         /// Digests of published cells. The receiver compares them with its own
         /// ([`crate::digests`]).
         88 => Digests {

@@ -417,7 +417,11 @@ impl Tiga {
             Message::Notices { view, notices } => {
                 self.on_notices(cx, from, ViewNumber(view), notices);
             }
-            Message::Subscribe { kept } => self.on_subscribe(cx, from, SnapshotVersion(kept)),
+            Message::Subscribe { kept, has } => {
+                self.on_subscribe(cx, from, (SnapshotVersion(kept), has));
+            }
+            Message::Resubscribe { has } => self.on_resubscribe(cx, from, has),
+            Message::Truncated { upto } => self.on_truncated(cx, from, upto),
             Message::Unsubscribe {} => self.on_unsubscribe(from),
             Message::Committed { view, through, cells } => {
                 let through = (ViewNumber(view), SnapshotVersion(through));

@@ -149,6 +149,14 @@ impl State {
         }
     }
 
+    /// Whether a transaction that another leader has had at a stamp is in the log, or was. Cells
+    /// that are forgotten are in the logs of all shards.
+    fn is_over(&self, txn: TxnId, stamp: Stamp) -> bool {
+        let is_forgotten = stamp <= last_of(self.log.version_at(self.log.base()));
+        let is_forgotten = mutate!(ForgottenCounts: is_forgotten => false);
+        self.log.contains(txn) || is_forgotten
+    }
+
     /// The stamp of a transaction that is pending or released here, or is in the log.
     fn stamp_here(&self, txn: TxnId) -> Option<Stamp> {
         let leading = self.leading.as_ref();
@@ -194,11 +202,11 @@ impl Tiga {
                 let behind = mark.us().saturating_sub(self.state.clock_us(cx));
                 self.state.ahead_us += behind;
             }
-            let Some(leading) = &mut self.state.leading else { return };
             let is_over = match notice {
-                Notice::Stamped { txn, .. } => self.state.log.contains(txn),
+                Notice::Stamped { txn, stamp } => self.state.is_over(txn, stamp),
                 _ => false,
             };
+            let Some(leading) = &mut self.state.leading else { return };
             if !is_over {
                 let mut effects = Effects::default();
                 leading.leader.on_notice(from, notice, &mut effects);

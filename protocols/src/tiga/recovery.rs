@@ -59,12 +59,14 @@ impl State {
             kind::CELLS => {
                 let from = &mut Reader::new(&payload);
                 let base = Position(from.varint("log").expect(INTACT));
+                let settled = Position(from.varint("log").expect(INTACT));
                 let suffix = Suffix::decode(from.rest()).expect(INTACT);
                 // The cells before may be other ones, although there are as many.
                 let is_gap = suffix.after > self.log.last() || base > self.log.base();
                 found.gaps += u32::from(is_gap);
                 if !is_gap {
                     self.log.replace(suffix, position);
+                    self.settled = self.settled.max(settled);
                 }
             }
             kind::PROMISED_VIEW => {
@@ -121,12 +123,18 @@ impl Tiga {
         }
         (0..found.gaps).for_each(|_| cx.mark("tiga.record_after_gap"));
         state.log.finish_restore();
+        state.settled = state.settled.min(state.log.last());
+        state.commit.committed = state.commit.committed.max(state.settled);
         let me = state.replica.me;
         state.issue_above_ceiling();
         state.note_foreign(state.log.base());
         state.follow_log(cx);
         state.restore_fast_path(found.told, found.in_time);
-        state.views.started = state.views.started.max(state.log.view);
+        if state.log.view > state.views.started {
+            // The checkpoint has the logs of an earlier view.
+            state.views.started = state.log.view;
+            state.views.logs.clear();
+        }
         if state.is_whole() {
             let (view, upto) = (state.log.view, state.log.durable());
             state.commit.note_synced(me, view, upto);

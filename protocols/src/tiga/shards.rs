@@ -34,6 +34,7 @@
 //! Messages of a view do not count in the next one: up to where the new logs begin,
 //! it may have been closed by a promise that no log contains.
 
+mod checkpoint;
 mod delivery;
 mod execution;
 mod lookup;
@@ -54,12 +55,18 @@ use super::commit::{Commit, RECLAIM_VERSIONS_MAX};
 use super::log::{Log, Position, ViewNumber};
 use super::messages::Message;
 use super::state::State;
+pub(super) use checkpoint::ForOthers;
 #[cfg(test)]
 pub(super) use delivery::decode_items;
 use lookup::Owner;
 
+/// The rows of other shards for each cell.
+type Received = BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>;
+
 /// The state of a node as one of several shards.
 pub(super) struct Shards {
+    /// The shard of this node.
+    own: ShardId,
     pub partitions: Arc<Partitions>,
     pub streams: BTreeMap<ShardId, Stream>,
     pub sharded: Sharded,
@@ -73,15 +80,22 @@ pub(super) struct Shards {
     /// The last position whose cell they were told.
     told_position: Position,
     /// The rows that other shards have sent for cells that have not been run here.
-    received: BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>,
+    received: Received,
+    /// Those for cells that have been run, and are not published.
+    used: Received,
     /// Records of received rows that cells have used, each with the last of these cells.
     logging: VecDeque<(SnapshotVersion, LogPosition)>,
+    /// Rows up to this cell are in records that are durable.
+    logged: SnapshotVersion,
     /// This node needs nothing more from the others for cells up to this one.
     pub kept: SnapshotVersion,
     /// The outcomes of transactions whose clients wait on another shard that does not run them.
     outcomes: BTreeMap<TxnId, (SnapshotVersion, ShardOutcome)>,
     pub lookups: crate::lookup::Lookups<Owner>,
 }
+
+/// Rows for another shard by cell, encoded as in messages.
+type Retained = BTreeMap<SnapshotVersion, Vec<Bytes>>;
 
 /// The messages between this node and one other shard.
 pub(super) struct Stream {
@@ -94,9 +108,14 @@ pub(super) struct Stream {
     /// The replicas of the shard that are subscribed to this node.
     subscribers: BTreeSet<NodeId>,
     /// The rows sent to the shard, encoded, until all of its replicas have them.
-    retained: BTreeMap<SnapshotVersion, Vec<Bytes>>,
+    retained: Retained,
+    /// Rows of cells up to this one are retained no more.
+    dropped: SnapshotVersion,
     /// Up to this cell each replica of the shard needs nothing more.
     kept: BTreeMap<NodeId, SnapshotVersion>,
+    /// The replicas of the shard that have said up to which cell they retain nothing, although this
+    /// node needs it.
+    truncated: BTreeMap<NodeId, SnapshotVersion>,
 }
 
 impl Shards {
@@ -118,11 +137,14 @@ impl Shards {
                 through: Default::default(),
                 subscribers: BTreeSet::new(),
                 retained: BTreeMap::new(),
+                dropped: SnapshotVersion::ZERO,
                 kept,
+                truncated: BTreeMap::new(),
             };
             (shard, stream)
         };
         Some(Self {
+            own: here,
             streams: others.map(stream).collect(),
             sharded: Sharded::new(partitions.clone(), here),
             partitions,
@@ -131,11 +153,18 @@ impl Shards {
             told: Default::default(),
             told_position: Position(0),
             received: BTreeMap::new(),
+            used: BTreeMap::new(),
             logging: VecDeque::new(),
+            logged: SnapshotVersion::ZERO,
             kept: SnapshotVersion::ZERO,
             outcomes: BTreeMap::new(),
             lookups: Default::default(),
         })
+    }
+
+    /// The last position whose cell was passed to the executor.
+    pub(super) fn scheduled(&self) -> Position {
+        self.scheduled
     }
 
     /// The cell through which all shards are committed, as far as this node knows.
@@ -222,6 +251,7 @@ impl Tiga {
             return;
         }
         cx.store.publish(version);
+        shards.used = shards.used.split_off(&version.next());
         let before = commit.published;
         // Later ones have been run when the shards were committed further, in an earlier view.
         while commit.published < commit.executed

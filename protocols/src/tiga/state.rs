@@ -102,6 +102,8 @@ pub(super) struct State {
     pub is_refusing: bool,
     /// The sizes of the published cells.
     pub sizes: Sizes,
+    /// The position up to which no view can change the log, by a record of this replica.
+    pub settled: Position,
     /// The last position that a durable checkpoint of this replica contains.
     pub saved: Position,
     /// That of the checkpoint which is being written.
@@ -161,6 +163,7 @@ impl State {
             sealed_at: None,
             is_refusing: false,
             sizes: Sizes::default(),
+            settled: Position(0),
             saved: Position(0),
             saving: Position(0),
             counters: Counters::default(),

@@ -107,7 +107,11 @@ pub fn verify(proposals: &[Proposal]) -> Vec<Suffix> {
     let missing: Vec<_> = missing.collect();
     let missing = mutate!(StartUnverified: missing => vec![Vec::new(); proposals.len()]);
     let floors = proposals.iter().map(|it| it.floor.max(last_of(it.last())));
-    let end = cell_of_floor(floors.max().unwrap_or_default());
+    let mut end = cell_of_floor(floors.max().unwrap_or_default());
+    if proposals.len() > 1 && proposals.iter().any(|it| it.last() < end) {
+        // A cell of one shard can be published on all of them, and nothing is added to it.
+        end = mutate!(EndPublished: end.next() => end);
+    }
     let complete = |(proposal, missing): (&Proposal, Vec<(Stamp, TxnId)>)| {
         let mut suffix = proposal.suffix.clone();
         for of_cell in missing.chunk_by(|a, b| cell_of(a.0) == cell_of(b.0)) {

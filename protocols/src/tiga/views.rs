@@ -278,6 +278,12 @@ impl State {
         if is_promised && has_begun && !self.lacks_start() { self.views.taken } else { 0 }
     }
 
+    /// The view of the log, if its beginning is on the disk, and no later view has begun; else 0.
+    pub(super) fn durable_view(&self) -> ViewNumber {
+        let is_durable = self.log.is_view_durable() && !self.lacks_start();
+        if is_durable { self.log.view } else { ViewNumber(0) }
+    }
+
     /// What this replica tells about itself.
     pub(super) fn told(&self) -> PeerState {
         PeerState {
@@ -296,7 +302,7 @@ impl State {
     pub(super) fn settled(&self) -> Position {
         let Commit { committed, published, .. } = self.commit;
         let settled = if self.is_divided() { published } else { committed };
-        mutate!(SettledAlone: settled => committed)
+        mutate!(SettledAlone: settled => committed).max(self.settled)
     }
 
     fn doubt(&self) -> Span {

@@ -155,7 +155,14 @@ impl Profile {
             | Bug::SettledAlone
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
-            | Bug::ReceivedForgotten => &[Self::DrawnDivided],
+            | Bug::ReceivedForgotten
+            | Bug::EndPublished
+            | Bug::UsedForgotten
+            | Bug::RetainedForgotten
+            | Bug::OutcomesForgotten
+            | Bug::KeptInMemory
+            | Bug::ForgottenCounts
+            | Bug::TrimmedAlone => &[Self::DrawnDivided],
             Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
             _ if OF_TIGA.contains(&bug) => &[Self::Drawn],

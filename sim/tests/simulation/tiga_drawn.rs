@@ -140,6 +140,72 @@ pub fn upgraded(seed: u64) -> (Settings, Options) {
     (Settings { nodes, rules, duration, ..settings(seed, "list-append") }, options)
 }
 
+/// The same with two shards. The node is cut off from the others of its shard, or from all nodes.
+pub fn away_divided(seed: u64) -> (Settings, Options) {
+    let (settings, options) = away(seed, "list-append");
+    let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa2);
+    let (shard, is_from_all) = (dice.u16(..2), dice.bool());
+    // Nodes 0, 2 and 4 have the first shard.
+    let place = |node: u16| 2 * node + shard;
+    let places = |nodes: Vec<u16>| -> Vec<u16> {
+        let of_shard = nodes.iter().copied().map(place);
+        if is_from_all {
+            of_shard.chain(nodes.iter().map(|node| 2 * node + 1 - shard)).collect()
+        } else {
+            of_shard.collect()
+        }
+    };
+    (on_shards(settings, place, places), options)
+}
+
+/// Moves faults to other nodes of a cluster of two shards. `places` are those of nodes that are cut
+/// off from others.
+fn on_shards(
+    settings: Settings,
+    place: impl Fn(u16) -> u16,
+    places: impl Fn(Vec<u16>) -> Vec<u16>,
+) -> Settings {
+    let target = |node: Target| match node {
+        Target::Node(node) => Target::Node(place(node)),
+        other => other,
+    };
+    let rules = settings.rules.map(|rules| {
+        let moved = |Rule { at_ms, lasts_ms, fault }| {
+            let fault = match fault {
+                Fault::Cut { from, to, one_way } => {
+                    let to = to.into_iter().map(&place).collect();
+                    Fault::Cut { from: places(from), to, one_way }
+                }
+                Fault::Crash { node, after_effects } => {
+                    Fault::Crash { node: target(node), after_effects }
+                }
+                Fault::FailedCheckpoint { node } => Fault::FailedCheckpoint { node: target(node) },
+                Fault::DiskLoss { node } => Fault::DiskLoss { node: target(node) },
+                other => other,
+            };
+            Rule { at_ms, lasts_ms, fault }
+        };
+        rules.into_iter().map(moved).collect()
+    });
+    Settings { rules, shards: 2, ..settings }
+}
+
+/// The same as [`replaced`] with two shards.
+pub fn replaced_divided(seed: u64) -> (Settings, Options) {
+    let (settings, options) = replaced(seed, "list-append");
+    let shard = (seed % 2) as u16;
+    let place = |node: u16| 2 * node + shard;
+    (on_shards(settings, place, |nodes| nodes.into_iter().map(place).collect()), options)
+}
+
+/// The same as [`upgraded`] with several shards.
+pub fn upgraded_divided(seed: u64) -> (Settings, Options) {
+    let (settings, options) = upgraded(seed);
+    let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
+    let (nodes, shards) = ([3, 3, 2, 1][dice.usize(..4)], [2, 2, 3][dice.usize(..3)]);
+    (Settings { shards, nodes, ..settings }, options)
+}
+
 /// Settings and options that are drawn from the seed.
 pub fn drawn(seed: u64) -> (Settings, Options) {
     let dice = &mut fastrand::Rng::with_seed(seed);

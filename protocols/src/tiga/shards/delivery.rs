@@ -21,8 +21,10 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::super::Tiga;
+use super::super::log::Position;
 use super::super::messages::Message;
 use super::super::state::State;
+use super::Stream;
 use crate::remote_results::RemoteResult;
 use crate::replica::INTACT;
 use crate::streams::number;
@@ -32,6 +34,9 @@ const PATIENCE: Span = Span::from_ms(500);
 
 /// The approximate maximum size of a message to a new subscriber.
 const MESSAGE_BYTES: usize = 1 << 20;
+
+/// The approximate size of the rows that a new subscriber is sent in one step.
+const BACKLOG_BYTES: usize = 4 << 20;
 
 /// Encodes the items of a cell. [`decode_items`] is the inverse for several of them.
 pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> Bytes {
@@ -68,6 +73,40 @@ impl State {
         let is_new = now.since(self.views.since) < PATIENCE;
         self.is_up[node.index()] && (has_entered || is_new)
     }
+
+    /// The version of the last cell that was run here.
+    pub(super) fn executed_version(&self) -> SnapshotVersion {
+        self.log.version_at(self.commit.executed)
+    }
+
+    /// The cell up to which no connected replica of another shard retains what this node needs:
+    /// only a checkpoint of a peer leads there.
+    pub(in super::super) fn missed_rows(&self) -> Option<SnapshotVersion> {
+        let shards = self.shards.as_ref()?;
+        let executed = self.executed_version();
+        let missed_from = |stream: &Stream| {
+            let up = stream.replicas.iter().filter(|node| self.is_up[node.index()]);
+            let all = up.map(|node| stream.truncated.get(node).filter(|upto| **upto > executed));
+            all.collect::<Option<Vec<_>>>()?.into_iter().min().copied()
+        };
+        shards.streams.values().filter_map(missed_from).max()
+    }
+}
+
+impl Stream {
+    /// Forgets the rows of cells up to this one.
+    pub(super) fn drop_upto(&mut self, upto: SnapshotVersion) {
+        let later = self.retained.split_off(&upto.next());
+        let dropped = std::mem::replace(&mut self.retained, later);
+        if let Some((last, _)) = dropped.last_key_value() {
+            self.dropped = self.dropped.max(*last);
+        }
+    }
+
+    /// Whether a replica of the shard retains nothing up to a cell that was not run here.
+    fn has_truncated(&self, node: NodeId, executed: SnapshotVersion) -> bool {
+        self.truncated.get(&node).is_some_and(|upto| *upto > executed)
+    }
 }
 
 impl Tiga {
@@ -78,8 +117,13 @@ impl Tiga {
         for (shard, stream) in &shards.streams {
             let is_usable = |node: &&NodeId| self.state.is_usable(**node, cx.now.at);
             let is_up = |node: &&NodeId| self.state.is_up[node.index()];
-            let nearest = stream.replicas.iter().find(is_usable);
-            let nearest = nearest.or_else(|| stream.replicas.iter().find(is_up));
+            let executed = self.state.executed_version();
+            let has_all = |node: &&NodeId| !stream.has_truncated(**node, executed);
+            let replicas = || stream.replicas.iter();
+            let nearest = replicas().find(|node| is_usable(node) && has_all(node));
+            let nearest = nearest.or_else(|| replicas().find(|node| is_up(node) && has_all(node)));
+            let nearest = nearest.or_else(|| replicas().find(is_usable));
+            let nearest = nearest.or_else(|| replicas().find(is_up));
             if let Some(nearest) = nearest.filter(|nearest| stream.source != Some(**nearest)) {
                 chosen.push((*shard, *nearest));
             }
@@ -87,15 +131,51 @@ impl Tiga {
         for (shard, source) in chosen {
             cx.mark("tiga.subscribed");
             let shards = self.shards();
-            let kept = shards.kept.0;
             let stream = shards.streams.get_mut(&shard).expect("there is a stream for each shard");
             let before = stream.source.replace(source);
             if let Some(before) = before {
                 cx.send(before, Message::Unsubscribe {});
             }
-            cx.send(source, Message::Subscribe { kept });
+            self.subscribe(cx, source, SnapshotVersion::ZERO);
             self.repeat_lookups(cx, shard);
         }
+    }
+
+    /// Asks for the rows of cells after those that this node needs no more, and after `has`.
+    fn subscribe(&mut self, cx: &mut Cx<'_, Self>, source: NodeId, has: SnapshotVersion) {
+        let kept = self.shards().kept.0;
+        cx.send(source, Message::Subscribe { kept, has });
+    }
+
+    /// The source of a subscription has more: the rest of the rows after a cell, or all of them,
+    /// because it has taken a checkpoint.
+    pub(in super::super) fn on_resubscribe(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        has: SnapshotVersion,
+    ) {
+        let Some(shards) = &self.state.shards else { return };
+        if shards.streams.values().any(|stream| stream.source == Some(from)) {
+            cx.mark("tiga.resubscribed");
+            self.subscribe(cx, from, has);
+        }
+    }
+
+    /// The source of a subscription does not retain all that this node needs.
+    pub(in super::super) fn on_truncated(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        upto: SnapshotVersion,
+    ) {
+        let shard = self.state.cluster.nodes[from.index()].shard;
+        let Some(shards) = &mut self.state.shards else { return };
+        let Some(stream) = shards.streams.get_mut(&shard) else { return };
+        cx.mark("tiga.rows_missed");
+        stream.truncated.insert(from, upto);
+        self.choose_sources(cx);
+        self.retry_transfer(cx);
     }
 
     /// A node of another shard is connected.
@@ -126,26 +206,42 @@ impl Tiga {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        kept: SnapshotVersion,
+        (kept, has): (SnapshotVersion, SnapshotVersion),
     ) {
+        let executed = self.state.executed_version();
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(shards) = &mut self.state.shards else { return };
         let Some(stream) = shards.streams.get_mut(&shard) else { return };
-        stream.subscribers.insert(from);
         let (view, through) = shards.told;
         let last = self.state.log.version_at(shards.told_position).0;
         let cells = if last == 0 { Vec::new() } else { vec![last] };
         cx.send(from, Message::Committed { view: view.0, through: through.0, cells });
-        let mut items: Vec<u8> = Vec::new();
-        for part in stream.retained.range(kept.next()..).flat_map(|(_, parts)| parts) {
-            items.extend_from_slice(part);
-            if items.len() >= MESSAGE_BYTES {
-                cx.send(from, Message::Items { items: std::mem::take(&mut items).into() });
+        let has = kept.max(has);
+        if has < stream.dropped {
+            cx.mark("tiga.rows_truncated");
+            cx.send(from, Message::Truncated { upto: stream.dropped });
+        }
+        stream.subscribers.remove(&from);
+        let (mut items, mut left): (Vec<u8>, usize) = (Vec::new(), BACKLOG_BYTES);
+        for (version, parts) in stream.retained.range(has.next()..) {
+            // More rows may come for later cells.
+            if left == 0 && *version <= executed {
+                cx.mark("tiga.rows_later");
+                let has = SnapshotVersion(version.0 - 1);
+                return cx.send(from, Message::Resubscribe { has });
+            }
+            for part in parts {
+                items.extend_from_slice(part);
+                left = left.saturating_sub(part.len());
+                if items.len() >= MESSAGE_BYTES || left == 0 {
+                    cx.send(from, Message::Items { items: std::mem::take(&mut items).into() });
+                }
             }
         }
         if !items.is_empty() {
             cx.send(from, Message::Items { items: items.into() });
         }
+        stream.subscribers.insert(from);
     }
 
     pub(in super::super) fn on_unsubscribe(&mut self, from: NodeId) {
@@ -160,10 +256,10 @@ impl Tiga {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(shards) = &mut self.state.shards else { return };
         let Some(stream) = shards.streams.get_mut(&shard) else { return };
-        let known = stream.kept.entry(from).or_default();
-        *known = kept.max(*known);
+        // It goes back if the node has lost its disk.
+        stream.kept.insert(from, kept);
         let all = stream.kept.values().min().copied().unwrap_or_default();
-        stream.retained = stream.retained.split_off(&all.next());
+        stream.drop_upto(all);
     }
 
     /// Sends the items of a cell to a shard, and retains them.
@@ -211,6 +307,11 @@ impl Tiga {
     pub(in super::super) fn restore_received(state: &mut State, bytes: &[u8]) {
         let Some(shards) = &mut state.shards else { return };
         let from = &mut Reader::new(bytes);
+        let base = Position(from.varint("received").expect(INTACT));
+        if base > state.log.base() {
+            // It is behind a checkpoint that a crash has taken.
+            return;
+        }
         let upto = SnapshotVersion(from.varint("received").expect(INTACT));
         while !from.is_empty() {
             let version = SnapshotVersion(from.varint("received").expect(INTACT));
@@ -220,6 +321,7 @@ impl Tiga {
             shards.received.entry(version).or_default().insert((shard, txn), reads);
         }
         shards.kept = shards.kept.max(upto);
+        shards.logged = shards.kept;
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use pangea_core::codec::{Reader, Writer};
 use pangea_core::cpu_stage::CpuStage;
-use pangea_core::exec::ordered::{Ended, Job, RemoteReads, Served, ShardOutcome};
+use pangea_core::exec::ordered::{Ended, Job, Served, ShardOutcome};
 use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
@@ -17,9 +17,10 @@ use pangea_core::txn::Program;
 
 use super::super::Tiga;
 use super::super::coordinator::InFlight;
-use super::super::log::Position;
+use super::super::log::{Log, Position};
 use super::super::messages::Message;
 use super::super::state::State;
+use super::{Received, Shards};
 use crate::remote_results::RemoteResult;
 use crate::replica::kind;
 
@@ -36,7 +37,12 @@ const STEP_TXNS_MAX: usize = 32;
 impl Tiga {
     /// Passes the cells that are committed on all shards to the executor.
     pub(super) fn schedule(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { shards, log, commit, transactions, registry, cluster, .. } = &mut self.state;
+        if self.state.missed_rows().is_some() {
+            // The checkpoint that it takes contains all cells that are begun.
+            return;
+        }
+        let State { shards, log, commit, transactions, registry, cluster, foreign, .. } =
+            &mut self.state;
         let Some(shards) = shards else { return };
         let through = shards.through(log, commit);
         let mut count = 0;
@@ -44,7 +50,7 @@ impl Tiga {
         while shards.scheduled < commit.committed && shards.sharded.len() < PENDING_MAX {
             let next = Position(shards.scheduled.0 + 1);
             let cell = log.cell(next);
-            if cell.version > through {
+            if cell.version > through || foreign.contains_key(&next) {
                 break;
             }
             if count >= SCHEDULED_MAX {
@@ -206,27 +212,43 @@ impl Tiga {
             if used.keys().any(is_new) {
                 let none = BTreeMap::new();
                 let logged = mutate!(ReceivedForgotten: &used => &none);
-                let record = encode_received(version, logged);
+                let record = encode_received(log.needed_base(), version, logged);
                 let record = replica.persist(cx, &kind::RECEIVED, record.into());
                 shards.logging.push_back((version, record));
             }
             used.values().flatten().for_each(|((_, txn), _)| shards.sharded.forget(*txn));
+            shards.used.extend(used);
         }
         while let Some((upto, _)) = shards.logging.pop_front_if(|(_, at)| *at <= *synced) {
-            shards.kept = shards.kept.max(upto);
+            shards.logged = shards.logged.max(upto);
         }
         if shards.logging.is_empty() {
-            shards.kept = shards.kept.max(version);
+            shards.logged = shards.logged.max(version);
+        }
+        shards.keep_logged(log);
+    }
+}
+
+impl Shards {
+    /// Needs nothing more up to the last cell whose rows are durable here. Behind a checkpoint of a
+    /// peer, which is in memory alone, nothing is.
+    pub(in super::super) fn keep_logged(&mut self, log: &Log) {
+        let is_whole = log.needed_base() == Position(0);
+        if mutate!(KeptInMemory: is_whole => true) {
+            self.kept = self.kept.max(self.logged);
         }
     }
 }
 
-/// Encodes the rows of other shards for cells up to a version. See `restore_received`.
-fn encode_received(
+/// Encodes the rows of other shards for cells up to a version, which a restart can use if its log
+/// begins at a base or after it. See `restore_received`.
+pub(super) fn encode_received(
+    base: Position,
     upto: SnapshotVersion,
-    received: &BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>,
+    received: &Received,
 ) -> Vec<u8> {
     let mut out = Vec::new();
+    out.put_varint(base.0);
     out.put_varint(upto.0);
     for (version, of_cell) in received {
         for ((shard, txn), reads) in of_cell {

@@ -99,6 +99,13 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,
     Bug::ReceivedForgotten,
+    Bug::EndPublished,
+    Bug::UsedForgotten,
+    Bug::RetainedForgotten,
+    Bug::OutcomesForgotten,
+    Bug::KeptInMemory,
+    Bug::ForgottenCounts,
+    Bug::TrimmedAlone,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

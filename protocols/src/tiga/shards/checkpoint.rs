@@ -1,0 +1,230 @@
+//! The checkpoint of a node as one of several shards.
+//!
+//! ```text
+//!   cells:   .. | retained for others | checkpoint | run, not published | to be run ..
+//!               ^ kept by all                      | rows received      |
+//! ```
+//!
+//! In addition to the rows of the tables it contains what the cells up to it have left: the rows
+//! that replicas of other shards still need, and the outcomes for which clients wait there. A
+//! restart runs the later cells again. The rows for them that this node has told to need no more
+//! are in it, too, or in later records of the log.
+//!
+//! A replica that takes a peer's checkpoint retains from then on what the peer does. It does not
+//! begin a cell that the checkpoint would not contain, and its subscribers subscribe again.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::ordered::{ShardOutcome, Sharded};
+use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
+use pangea_core::protocol::Cx;
+
+use super::super::Tiga;
+use super::super::done::Done;
+use super::super::log::{Log, Position};
+use super::super::messages::Message;
+use super::super::state::State;
+use super::execution::encode_received;
+use super::{Retained, Shards};
+use crate::remote_results::RemoteResult;
+use crate::replica::INTACT;
+use crate::streams::number;
+
+/// What a node retains for other shards, of the cells up to a version.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct ForOthers {
+    /// For each other shard, the cell up to which nothing is retained, and the rows of later ones.
+    rows: BTreeMap<ShardId, (SnapshotVersion, Retained)>,
+    /// Outcomes for which clients wait on other shards, with their cells.
+    outcomes: BTreeMap<TxnId, (SnapshotVersion, ShardOutcome)>,
+}
+
+impl ForOthers {
+    /// Encodes it. [`ForOthers::decode`] is the inverse.
+    pub(in super::super) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        out.put_varint(self.rows.len() as u64);
+        for (shard, (dropped, retained)) in &self.rows {
+            out.put_u16(shard.0);
+            out.put_varint(dropped.0);
+            out.put_varint(retained.len() as u64);
+            for (version, parts) in retained {
+                out.put_varint(version.0);
+                out.put_varint(parts.len() as u64);
+                parts.iter().for_each(|part| out.put_bytes(part));
+            }
+        }
+        out.put_varint(self.outcomes.len() as u64);
+        for (txn, (version, outcome)) in &self.outcomes {
+            out.put_varint(version.0);
+            RemoteResult::Outcome(*txn, outcome.clone()).encode(&mut out);
+        }
+        out.into()
+    }
+
+    /// Decodes what [`ForOthers::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are malformed.
+    pub(in super::super) fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        const WHAT: &str = "data for other shards";
+        let from = &mut Reader::new(bytes);
+        let mut all = Self::default();
+        for _ in 0..from.count(WHAT)? {
+            let shard = ShardId(from.u16(WHAT)?);
+            let (_, retained) = {
+                let dropped = SnapshotVersion(number(from, WHAT)?);
+                all.rows.entry(shard).or_insert((dropped, Retained::new()))
+            };
+            for _ in 0..from.count(WHAT)? {
+                let version = SnapshotVersion(number(from, WHAT)?);
+                let parts = (0..from.count(WHAT)?).map(|_| Ok(bytes.slice_ref(from.bytes(WHAT)?)));
+                retained.insert(version, parts.collect::<Result<_, DecodeError>>()?);
+            }
+        }
+        for _ in 0..from.count(WHAT)? {
+            let version = SnapshotVersion(number(from, WHAT)?);
+            let RemoteResult::Outcome(txn, outcome) = RemoteResult::decode(from)? else {
+                return Err(DecodeError::new(WHAT));
+            };
+            all.outcomes.insert(txn, (version, outcome));
+        }
+        if from.is_empty() { Ok(all) } else { Err(DecodeError::new(WHAT)) }
+    }
+
+    /// Whether a replica of the shard of `shards` can have retained this at a version.
+    fn is_sound(&self, shards: &Shards, upto: SnapshotVersion) -> bool {
+        let are_cells = |(dropped, retained): &(SnapshotVersion, Retained)| {
+            retained.keys().all(|version| (dropped.next()..=upto).contains(version))
+        };
+        self.rows.keys().eq(shards.streams.keys())
+            && self.rows.values().all(are_cells)
+            && self.outcomes.values().all(|(version, _)| *version <= upto)
+    }
+}
+
+impl State {
+    /// What this node retains for other shards, of the cells up to a version.
+    pub(in super::super) fn for_others(&self, upto: SnapshotVersion) -> ForOthers {
+        let Some(shards) = &self.shards else { return ForOthers::default() };
+        let rows = shards.streams.iter().map(|(shard, stream)| {
+            let retained = stream.retained.range(..=upto);
+            let retained = retained.map(|(version, parts)| (*version, parts.clone())).collect();
+            let retained = mutate!(RetainedForgotten: retained => Retained::new());
+            (*shard, (stream.dropped, retained))
+        });
+        let outcomes = shards.outcomes.iter().filter(|(_, (version, _))| *version <= upto);
+        let outcomes = outcomes.map(|(txn, outcome)| (*txn, outcome.clone()));
+        let outcomes = mutate!(OutcomesForgotten: outcomes.collect() => BTreeMap::new());
+        ForOthers { rows: rows.collect(), outcomes }
+    }
+
+    /// The rows of other shards for later cells that this node has told to need no more, or has
+    /// used, as a record.
+    pub(in super::super) fn rows_used(&self) -> Bytes {
+        let Some(shards) = &self.shards else { return Bytes::new() };
+        let upto = shards.kept.max(self.executed_version());
+        // A restart has those of earlier records.
+        let kept = shards.received.range(..=upto).map(|(version, rows)| (*version, rows.clone()));
+        let mut used = shards.used.clone();
+        mutate!(UsedForgotten: used.extend(kept) => used.clear());
+        encode_received(Position(0), upto, &used).into()
+    }
+
+    /// Continues after a checkpoint of this node.
+    pub(in super::super) fn restore_shards(
+        &mut self,
+        version: SnapshotVersion,
+        (for_others, used): (&Bytes, &Bytes),
+    ) {
+        let State { shards: Some(shards), log, .. } = self else { return };
+        shards.move_to(log);
+        (shards.kept, shards.logged) = (version, version);
+        shards.retain(ForOthers::decode(for_others).expect(INTACT));
+        Tiga::restore_received(self, used);
+    }
+
+    /// The data for other shards that a peer has handed on with a checkpoint of a version.
+    pub(in super::super) fn read_for_others(
+        &self,
+        bytes: &Bytes,
+        version: SnapshotVersion,
+    ) -> Option<ForOthers> {
+        let all = ForOthers::decode(bytes).ok()?;
+        let is_sound = match &self.shards {
+            Some(shards) => all.is_sound(shards, version),
+            None => all == ForOthers::default(),
+        };
+        is_sound.then_some(all)
+    }
+}
+
+impl Shards {
+    /// All cells up to the base of the log are published here, and the executor has run none after
+    /// it.
+    fn move_to(&mut self, log: &Log) {
+        let (position, later) = (log.base(), log.version_at(log.base()).next());
+        (self.scheduled, self.told_position) = (position, position);
+        self.sharded = Sharded::new(self.partitions.clone(), self.own);
+        self.cells = self.cells.split_off(&later);
+        self.received = self.received.split_off(&later);
+        self.used = self.used.split_off(&later);
+    }
+
+    /// Forgets the outcomes of transactions whose coordinators are done with them.
+    pub(in super::super) fn forget_outcomes(&mut self, done: &Done) {
+        self.outcomes.retain(|txn, _| txn.sequence() >= done.below_of(txn.node()));
+    }
+
+    /// Retains this, and nothing else.
+    fn retain(&mut self, for_others: ForOthers) {
+        self.outcomes = for_others.outcomes;
+        for (shard, (dropped, retained)) in for_others.rows {
+            let stream = self.streams.get_mut(&shard).expect("it was checked");
+            (stream.dropped, stream.retained) = (dropped, retained);
+        }
+    }
+}
+
+impl Tiga {
+    /// A peer's checkpoint replaces the state of this node.
+    pub(in super::super) fn move_shards(&mut self, cx: &mut Cx<'_, Self>, for_others: ForOthers) {
+        let State { shards: Some(shards), log, .. } = &mut self.state else { return };
+        assert!(shards.scheduled <= log.base(), "a checkpoint contains all cells that are begun");
+        shards.move_to(log);
+        shards.logged = shards.logged.max(log.version_at(log.base()));
+        shards.retain(for_others);
+        // They need the rows of the skipped cells.
+        let subscribers = shards.streams.values_mut();
+        for node in subscribers.flat_map(|stream| std::mem::take(&mut stream.subscribers)) {
+            cx.send(node, Message::Resubscribe { has: SnapshotVersion::ZERO });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_core::ids::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn data_for_other_shards_survives_its_encoding() {
+        let txn = TxnId::new(NodeId(1), 7);
+        let retained =
+            Retained::from([(SnapshotVersion(5), vec![Bytes::from_static(b"rows"), Bytes::new()])]);
+        let outcome = (SnapshotVersion(4), ShardOutcome::FootprintViolated);
+        let all = ForOthers {
+            rows: BTreeMap::from([(ShardId(1), (SnapshotVersion(2), retained))]),
+            outcomes: BTreeMap::from([(txn, outcome)]),
+        };
+        let bytes = all.encode();
+        assert_eq!(ForOthers::decode(&bytes), Ok(all));
+        for len in 0..bytes.len() {
+            assert!(ForOthers::decode(&bytes.slice(..len)).is_err(), "{len} bytes");
+        }
+    }
+}
