@@ -431,6 +431,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
         }
     }
 
+    /// Whether anybody observes what [`Cx::reached`] reports.
+    pub fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Begins a section of the step that [`Cx::end_work`] will name.
     pub fn begin_work(&self) {
         if let Some(meter) = self.meter {

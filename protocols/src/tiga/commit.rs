@@ -17,11 +17,13 @@ use std::collections::VecDeque;
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Job, ResultDetail};
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::{Program, Registry};
 
 use super::Tiga;
+use super::cells::Cell;
 use super::fast_replies::RunResult;
 use super::log::{Log, Position, ViewNumber};
 use super::quorum::commit_point;
@@ -126,6 +128,24 @@ fn is_footprint_certain(registry: &Registry, program: &Program) -> bool {
 }
 
 impl State {
+    /// Reports to an observer that the transactions of cells have passed a milestone. The numbers
+    /// of one node are nearly in the order of the cells.
+    pub(super) fn note_reached<'a>(
+        &self,
+        cx: &Cx<'_, Tiga>,
+        milestone: Milestone,
+        cells: impl IntoIterator<Item = &'a Cell>,
+    ) {
+        if !cx.is_observed() {
+            return;
+        }
+        let txns = cells.into_iter().flat_map(|cell| &cell.txns);
+        let own = txns.filter(|(txn, _)| txn.node() == self.node);
+        if let Some(last) = own.map(|(txn, _)| txn.sequence()).max() {
+            cx.reached(milestone, last + 1);
+        }
+    }
+
     /// The position up to which f + 1 replicas have the log of this view durably.
     fn commit_point(&self) -> Position {
         let nodes = self.replica.topology.node_ids();
@@ -197,6 +217,7 @@ impl Tiga {
     /// Runs the transactions of a cell in the order of their stamps.
     fn run_cell(&mut self, cx: &Cx<'_, Self>, position: Position) {
         let is_fast = self.state.leading.is_some() && self.state.has_fast_path();
+        self.state.note_reached(cx, Milestone::Begun, [self.state.log.cell(position)]);
         let State { log, transactions, registry, coordinator, commit, .. } = &mut self.state;
         let cell = log.cell(position);
         let stamped = cell.txns.iter().map(|(txn, _)| {
@@ -221,6 +242,7 @@ impl Tiga {
                 own.result = Some(finished.outcome);
             }
         }
+        self.state.note_reached(cx, Milestone::Validated, [self.state.log.cell(position)]);
     }
 
     /// Takes back the cells that were run and are not committed.

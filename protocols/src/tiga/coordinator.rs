@@ -20,6 +20,7 @@ use std::sync::Arc;
 use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::exec::{Overlay, declared_footprint, is_footprint_declared, optimistic};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
 use pangea_core::time::{Span, Timestamp};
@@ -249,6 +250,7 @@ impl Tiga {
         let last = unsent.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
         self.state.raise_ceiling(cx, last);
         self.send_transactions(cx, &unsent, None);
+        cx.reached(Milestone::Batched, self.state.coordinator.next_sequence);
     }
 
     /// Sends the transactions in flight again: to one node, or to all.

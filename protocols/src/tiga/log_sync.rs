@@ -18,6 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
@@ -135,7 +136,8 @@ impl Tiga {
         header.put_varint(settled.0);
         let parts = [header.into(), suffix.encode()];
         let (position, after) = (replica.persist_parts(cx, &kind::CELLS, parts), suffix.after);
-        log.replace(suffix, position);
+        self.state.note_reached(cx, Milestone::Ordered, &suffix.cells);
+        self.state.log.replace(suffix, position);
         self.state.note_foreign(after);
         self.state.follow_log(cx);
         mutate!(SyncedBeforeFsync: () => self.claim_durable(cx));

@@ -45,6 +45,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::exec::ordered::{RemoteReads, ShardOutcome, Sharded};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Cx;
@@ -266,6 +267,9 @@ impl Tiga {
     /// Answers the clients of the cells of this shard after a position that are published.
     fn answer_cells(&mut self, cx: &mut Cx<'_, Self>, before: Position) {
         let (node, published) = (self.state.node, self.state.commit.published);
+        let run = before.0 + 1..=published.0;
+        let cells = run.map(|at| self.state.log.cell(Position(at)));
+        self.state.note_reached(cx, Milestone::Validated, cells);
         for position in before.0 + 1..=published.0 {
             let cell = self.state.log.cell(Position(position));
             let version = cell.version;

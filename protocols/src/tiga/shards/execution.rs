@@ -10,6 +10,7 @@ use pangea_core::codec::{Reader, Writer};
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{Ended, Job, Served, ShardOutcome};
 use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
@@ -45,7 +46,7 @@ impl Tiga {
             &mut self.state;
         let Some(shards) = shards else { return };
         let through = shards.through(log, commit);
-        let mut count = 0;
+        let (mut count, before) = (0, shards.scheduled);
         cx.begin_work();
         while shards.scheduled < commit.committed && shards.sharded.len() < PENDING_MAX {
             let next = Position(shards.scheduled.0 + 1);
@@ -71,6 +72,9 @@ impl Tiga {
             shards.scheduled = next;
         }
         cx.end_work(CpuStage::Lock, count);
+        let begun = before.0 + 1..=shards.scheduled.0;
+        let cells = begun.map(|at| self.state.log.cell(Position(at)));
+        self.state.note_reached(cx, Milestone::Begun, cells);
     }
 
     /// Runs some of the transactions that are ready.
