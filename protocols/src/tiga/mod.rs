@@ -302,6 +302,7 @@ impl Protocol for Tiga {
         self.refuse_foreign(cx);
         self.checkpoint_if_due(cx);
         self.advance_stop(cx);
+        self.state.published = cx.store.published();
     }
 
     fn status(&self) -> Status {

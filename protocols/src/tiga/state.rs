@@ -66,6 +66,8 @@ pub(super) struct State {
     /// §3.7: cells that have arrived and are not in the log yet.
     pub incoming: Incoming,
     pub commit: Commit,
+    /// The last version that readers see. With several shards it may be a cell of another one.
+    pub published: SnapshotVersion,
     /// §3.4: the order in this view, beside the log.
     pub fast: FastPath,
     pub own_replies: OwnReplies,
@@ -141,6 +143,7 @@ impl State {
             log: Log::default(),
             incoming: Incoming::default(),
             commit: Commit::new(n),
+            published: SnapshotVersion::ZERO,
             fast: FastPath::new(Span::from_ms(setup.options.window_ms), Stamp::ZERO),
             own_replies: OwnReplies::new(),
             leading: None,
@@ -212,7 +215,7 @@ impl State {
         let counters: BTreeMap<String, u64> =
             counters.map(|(name, value)| (name.to_owned(), value)).into();
         Status {
-            version: self.log.version_at(self.commit.published),
+            version: self.published,
             coordinator: self.leader(),
             members: self.replica.topology.node_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
