@@ -148,7 +148,7 @@ fn write(cluster: &Cluster) -> Result<(), Error> {
 /// acknowledged UPDATE was replayed as a call of another procedure, and was lost.
 #[test]
 fn a_program_with_more_procedures_continues_after_a_stop_and_refuses_after_a_kill() {
-    for protocol in ["minerva", "calvin"] {
+    for protocol in ["minerva", "calvin", "tiga"] {
         for regions in [&["a"][..], &["a", "b", "c"][..]] {
             let directory = tempfile::tempdir().unwrap();
             let release = Release { protocol, regions, directory: directory.path() };

@@ -101,17 +101,19 @@ fn assert_checkpoints(stdout: &str) {
     assert!(least.parse::<u64>().expect(stdout) > 0, "{stdout}");
 }
 
-/// Calvin's nodes with half of the tables each, and few of their rows in memory.
+/// Nodes with half of the tables each. Those of Calvin have few of their rows in memory.
 #[test]
 fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
-    let directory = tempfile::tempdir().unwrap();
-    let arguments = "--protocol calvin --partitions 2 --secs 12 --seed 2 --memory-mb 1";
-    let output = torture(directory.path(), arguments);
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{stdout}{stderr}");
-    assert!(stdout.contains("replicas    identical"), "{stdout}");
-    assert!(stdout.contains("the model holds"), "{stdout}");
-    assert_checkpoints(&stdout);
+    for more in ["--protocol calvin --memory-mb 1", "--protocol tiga"] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = format!("{more} --partitions 2 --secs 12 --seed 2");
+        let output = torture(directory.path(), &arguments);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{stdout}{stderr}");
+        assert!(stdout.contains("replicas    identical"), "{stdout}");
+        assert!(stdout.contains("the model holds"), "{stdout}");
+        assert_checkpoints(&stdout);
+    }
 }
 
 /// Story: a master that answered before agreement was killed, another one took over, and the check
@@ -152,7 +154,7 @@ fn upgraded() -> &'static str {
 /// Nodes that are killed and started again with another release, and back.
 #[test]
 fn nodes_that_are_killed_continue_with_another_release() {
-    for (protocol, seed) in [("minerva", 1), ("calvin", 2)] {
+    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3)] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!(
             "--protocol {protocol} --upgrade-to {} --faults upgrade,full-upgrade,kill --secs 30 \
@@ -171,7 +173,7 @@ fn nodes_that_are_killed_continue_with_another_release() {
 /// Nodes that are stopped in order while clients commit, and started again with another release.
 #[test]
 fn nodes_that_are_stopped_in_order_continue_with_another_release() {
-    for (protocol, seed) in [("minerva", 1), ("calvin", 2)] {
+    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3)] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!(
             "--protocol {protocol} --upgrade-to {} --faults stop-upgrade --secs 15 --seed {seed}",
@@ -235,7 +237,7 @@ fn caches_are_killed_and_paused_as_nodes_are() {
 /// A bit of a row flips in the memory of a node. Its peers find it, and it is replaced.
 #[test]
 fn a_flipped_bit_is_found_and_its_node_is_replaced() {
-    for protocol in ["minerva", "calvin"] {
+    for protocol in ["minerva", "calvin", "tiga"] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!("--protocol {protocol} --faults flip --secs 20 --seed 1");
         let output = torture(directory.path(), &arguments);
