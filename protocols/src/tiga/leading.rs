@@ -9,13 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::part_of;
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
-use pangea_core::topology::Topology;
-use pangea_core::txn::Registry;
 
 use super::cells::{Cell, cell_of, end_of, last_of, over_at};
 use super::log::{Log, Position, Suffix};
@@ -100,21 +97,16 @@ impl Leading {
 
     /// Gives a transaction its place among those that wait for the end of their cells. A stamp
     /// after `most_us` is replaced by the present, which is `now`.
-    fn accept(&mut self, state: &Accepting<'_>, stamped: &Stamped, now: u64, most_us: u64) {
+    fn accept(&mut self, stamped: &Stamped, now: u64, most_us: u64) {
         let is_far = stamped.stamp.us() > most_us;
         let stamp = if is_far { self.leader.issue(now) } else { stamped.stamp };
         let shards = match stamped.request.shards {
             none if none.is_empty() => ShardSet::one(self.shard),
             shards => shards,
         };
-        let footprint = stamped.footprint(state.registry);
-        let footprint = match shards.len() {
-            1 => footprint,
-            _ => part_of(&state.cluster.partitions, self.shard, &footprint),
-        };
         let txn = stamped.request.txn;
         let mut effects = Effects::default();
-        let arrival = Arrival { txn, stamp, shards, footprint: Arc::new(footprint) };
+        let arrival = Arrival { txn, stamp, shards, footprint: Arc::default() };
         self.leader.on_arrival(arrival, &mut effects);
         self.take(effects);
     }
@@ -220,12 +212,6 @@ impl Leading {
     }
 }
 
-/// The parts of a replica that [`Leading::accept`] needs.
-struct Accepting<'a> {
-    registry: &'a Registry,
-    cluster: &'a Topology,
-}
-
 impl State {
     /// Whether cells without transactions are needed.
     fn is_busy(&self, now: u64) -> bool {
@@ -255,8 +241,7 @@ impl State {
         self.raise_ceiling(cx, now);
         let most_us = now + Span::from_ms(self.options.future_max_ms).us;
         if let Some(leading) = &mut self.leading {
-            let accepting = Accepting { registry: &self.registry, cluster: &self.cluster };
-            leading.accept(&accepting, stamped, now, most_us);
+            leading.accept(stamped, now, most_us);
             self.raised = leading.leader.last_issued();
             self.raised_at = now;
         }

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use pangea_core::exec::timed::TimedQueue;
-use pangea_core::ids::{NodeId, ShardId, TxnId};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::time::Span;
@@ -74,7 +74,8 @@ pub struct Arrival {
     pub stamp: Stamp,
     /// The shards that have a part in it.
     pub shards: ShardSet,
-    /// The footprint on this shard.
+    /// The footprint on this shard. Only [`Order::Heads`] uses it: the other orders release
+    /// everything by stamps.
     pub footprint: Arc<Footprint>,
 }
 
@@ -135,10 +136,13 @@ impl Leader {
 
     /// A transaction arrives from its coordinator. Its copies have no effect.
     pub fn on_arrival(&mut self, arrival: Arrival, effects: &mut Effects) {
-        let Arrival { txn, stamp, shards, footprint } = arrival;
+        let Arrival { txn, stamp, shards, mut footprint } = arrival;
         assert!(shards.contains(self.shard), "{txn} has no part on {}", self.shard);
         if self.released.contains(&txn) || self.involved.contains_key(&txn) {
             return;
+        }
+        if self.order != Order::Heads {
+            footprint = Arc::default();
         }
         let agreement = self.agreements.entry(txn).or_default();
         let wanted = stamp.max(agreement.largest());
@@ -342,26 +346,22 @@ impl Leader {
         }
     }
 
-    /// Releases the transactions whose stamps are final and passed by all watermarks.
+    /// Releases transactions in the order of their stamps, as long as these are final and all
+    /// watermarks have passed them. Conflicts do not matter for this.
     fn release_passed(&mut self, effects: &mut Effects) {
-        loop {
-            let clock = self.clock.into();
-            let heads = self.queue.heads().take_while(|(version, _)| *version <= clock);
-            let due = heads.filter(|(version, txn)| self.is_passed(*txn, (*version).into()));
-            let due: Vec<_> = due.collect();
-            if due.is_empty() {
-                return;
-            }
-            for (version, txn) in due {
-                let stamp = version.into();
-                self.queue.make_ready(txn);
-                effects.ready.push((txn, stamp));
-                self.release(txn, stamp, effects);
-            }
+        let pending = self.queue.pending();
+        let is_due = |(version, txn): &(SnapshotVersion, TxnId)| self.is_passed(*txn, *version);
+        let due: Vec<_> = pending.take_while(is_due).collect();
+        for (version, txn) in due {
+            let stamp = version.into();
+            self.queue.make_ready(txn);
+            effects.ready.push((txn, stamp));
+            self.release(txn, stamp, effects);
         }
     }
 
-    fn is_passed(&self, txn: TxnId, stamp: Stamp) -> bool {
+    fn is_passed(&self, txn: TxnId, version: SnapshotVersion) -> bool {
+        let stamp = version.into();
         let involved = self.involved[&txn];
         let is_final = self.agreements[&txn].is_stamped_by(involved);
         match self.order {

@@ -60,7 +60,7 @@ mod sharded;
 mod tests;
 
 pub use self::remote_reads::RemoteReads;
-pub use self::sharded::{Ended, Served, ShardOutcome, Sharded, concerned, part_of};
+pub use self::sharded::{Ended, Served, ShardOutcome, Sharded, concerned};
 
 pub(super) use self::extent::locked_part;
 

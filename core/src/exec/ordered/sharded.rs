@@ -159,7 +159,7 @@ pub fn concerned(partitions: &Partitions, footprint: &Footprint, home: ShardId) 
 }
 
 /// The part of a footprint on one shard.
-pub fn part_of(partitions: &Partitions, here: ShardId, footprint: &Footprint) -> Footprint {
+fn part_of(partitions: &Partitions, here: ShardId, footprint: &Footprint) -> Footprint {
     let holds = |lock: &&PointLock| partitions.holds(here, lock.table, &lock.key);
     let points = footprint.points.iter().filter(holds).cloned().collect();
     let reaches = |lock: &&RangeLock| {
