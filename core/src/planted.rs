@@ -283,6 +283,22 @@ bugs! {
         "A shard runs and publishes cells before the logs of the other shards are committed.";
     EndPublished, "end-published",
         "A view begins with a cell that may be published already.";
+    RejoinedLeads, "rejoined-leads",
+        "A leader that has lost its disk begins its view a second time.";
+    TruncatedUntold, "truncated-untold",
+        "A node does not say that it has dropped rows that another shard needs.";
+    EvictedForgotten, "evicted-forgotten",
+        "Rows for which there was no room are not asked for again.";
+    BegunForgotten, "begun-forgotten",
+        "A peer's checkpoint is taken that lacks writes of cells which are begun here.";
+    NumbersOfShardsReused, "numbers-of-shards-reused",
+        "A replaced disk forgets numbers that only other shards know.";
+    ViewWhileRejoining, "view-while-rejoining",
+        "A replaced node follows views of other shards before its peers have answered.";
+    SealedAlone, "sealed-alone",
+        "A leader that stops adds nothing more, although those of other shards do.";
+    StopsBeforeOthers, "stops-before-others",
+        "A node stops before nodes of other shards have all rows from it.";
     UsedForgotten, "used-forgotten",
         "A checkpoint lacks rows of other shards for cells that are run and not published.";
     RetainedForgotten, "retained-forgotten",

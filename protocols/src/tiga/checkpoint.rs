@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::protocol::{Checkpoint, Cx};
 use pangea_core::txn::Outcome;
 
@@ -227,7 +228,8 @@ impl State {
     /// With several shards, the last position whose cell was begun: a checkpoint of an earlier one
     /// would lack some of its writes.
     fn last_begun(&self) -> Option<Position> {
-        self.shards.as_ref().map(|shards| shards.scheduled())
+        let begun = self.shards.as_ref().map(|shards| shards.scheduled());
+        mutate!(BegunForgotten: begun => begun.map(|_| Position(self.commit.published.0 + 1)))
     }
 
     /// Whether a received checkpoint advances this replica.

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use pangea_core::ids::{NodeId, TxnId};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::CodeDigest;
@@ -49,8 +49,16 @@ pub(super) struct Kept {
     pub durable_view: ViewNumber,
     /// Whether none of its transactions is in flight, and it is stopping.
     pub is_settled: bool,
+    /// Whether it leads, orders nothing more because too few stay, and all of its transactions are
+    /// in the log.
+    pub is_quiet: bool,
     /// Whether it leads and adds nothing more to the log, because too few stay.
     pub is_sealed: bool,
+    /// Since when it orders nothing more, as the leader; or what its leader has told of that. 0 if
+    /// it does.
+    pub seal: u64,
+    /// The last cell for which it has transactions in time that are not in its log.
+    pub accepted: SnapshotVersion,
     /// Whether it is stopping and waits for nobody.
     pub is_over: bool,
 }
@@ -119,7 +127,10 @@ impl State {
             decisions: self.durable_decisions(),
             durable_view: self.durable_view(),
             is_settled: self.stop.as_ref().is_some_and(|stop| stop.is_settled),
+            is_quiet: self.is_quiet(),
             is_sealed: self.has_ended(),
+            seal: self.seal(),
+            accepted: self.last_accepted(),
             is_over: self.stop.as_ref().is_some_and(|stop| stop.is_over),
         }
     }
@@ -181,7 +192,7 @@ impl State {
         }
         self.done.raise(self.node, self.coordinator.done_below());
         if let Some(shards) = &mut self.shards {
-            shards.forget_outcomes(&self.done);
+            shards.collect(&self.done, self.options.behind_bytes);
         }
         let State { sizes, log, transactions, commit, .. } = self;
         sizes.count(log, transactions, commit.published);
@@ -259,8 +270,6 @@ impl Tiga {
 
 #[cfg(test)]
 mod tests {
-    use pangea_core::ids::SnapshotVersion;
-
     use super::*;
 
     #[test]

@@ -368,7 +368,10 @@ fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
         decisions,
         durable_view: durable,
         is_settled: false,
+        is_quiet: false,
         is_sealed: false,
+        seal: u64::MAX,
+        accepted: SnapshotVersion(1),
         is_over: false,
     }
 }

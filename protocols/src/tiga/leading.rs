@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -59,6 +60,10 @@ pub(super) struct Leading {
     pub asked: BTreeSet<SnapshotVersion>,
     /// The notices of this step for the other leaders.
     pub notices: BTreeMap<ShardId, Vec<Notice>>,
+    /// The last cell of a transaction that has arrived.
+    newest: SnapshotVersion,
+    /// Whether this leader adds nothing more to the log, as it has told.
+    pub has_ended: bool,
 }
 
 impl Leading {
@@ -83,6 +88,8 @@ impl Leading {
             promised: closed,
             asked: BTreeSet::from([closed]),
             notices: BTreeMap::new(),
+            newest: closed,
+            has_ended: false,
         }
     }
 
@@ -109,6 +116,16 @@ impl Leading {
         let arrival = Arrival { txn, stamp, shards, footprint: Arc::default() };
         self.leader.on_arrival(arrival, &mut effects);
         self.take(effects);
+        let stamp = self.leader.stamp_of(txn).unwrap_or_default();
+        self.newest = self.newest.max(cell_of(stamp));
+    }
+
+    /// The cells for which the others have to promise that nothing more comes: the first one that
+    /// waits, and the last one, so that leaders that are far from each other answer early.
+    pub(super) fn cells_waiting(&self) -> impl Iterator<Item = SnapshotVersion> {
+        let first = self.next_cell();
+        let newest = Some(self.newest).filter(|newest| first.is_some_and(|first| first < *newest));
+        first.into_iter().chain(newest)
     }
 
     /// The stamp of a transaction that is released and not in the log yet, because its cell is not
@@ -231,7 +248,9 @@ impl State {
         if self.leading.is_none() || is_logged || !of_here {
             return;
         }
-        if self.is_sealed() {
+        // The leader that has told of it waits for this one.
+        let is_awaited = mutate!(SealedAlone: is_told => false);
+        if !is_awaited && self.is_sealed() {
             return cx.mark("tiga.sealed");
         }
         if !self.may_order(stamped) {
@@ -260,7 +279,9 @@ impl Tiga {
         // No cell is over before a record allows its stamps. When the record is durable, this is
         // called again.
         let over = over_at(now.min(self.state.ceiling.durable.us));
-        self.state.note_seal(now);
+        if self.state.note_seal(now) {
+            self.send_progress(cx);
+        }
         let is_busy = self.state.leading.is_some() && self.state.is_busy(now);
         if is_busy {
             self.state.raise_ceiling(cx, now);

@@ -105,8 +105,16 @@ messages! {
             durable_view: u64 as Number,
             /// Whether none of its transactions is in flight, and it is stopping.
             is_settled: bool,
+            /// Whether it leads, orders nothing more because too few stay, and all of its
+            /// transactions are in the log.
+            is_quiet: bool,
             /// Whether it leads and adds nothing more to the log, because too few stay.
             is_sealed: bool,
+            /// Since when it orders nothing more, as the leader, in microseconds; or what its
+            /// leader has told of that. 0 if it does.
+            seal: u64 as Varint,
+            /// The last cell for which it has transactions in time that are not in its log, or 0.
+            accepted: SnapshotVersion,
             /// Whether it is stopping and waits for nobody.
             is_over: bool,
         } control "message_other", malformed "tiga.malformed_progress";

@@ -175,6 +175,7 @@ pub mod watermarks;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
@@ -386,6 +387,20 @@ impl Tiga {
     /// Handles a message of a replica of another shard.
     fn handle_of_other_shard(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, message: Message) {
         self.state.views.note_heard(node, cx.now.at);
+        let is_of_delivery = matches!(
+            message,
+            Message::Subscribe { .. }
+                | Message::Unsubscribe {}
+                | Message::Resubscribe { .. }
+                | Message::Truncated { .. }
+                | Message::Committed { .. }
+                | Message::Items { .. }
+                | Message::LookupRequest { .. }
+        );
+        let is_asking = self.state.presence.is_asking();
+        if mutate!(ViewWhileRejoining: is_asking => false) && !is_of_delivery {
+            return cx.mark("presence.not_while_rejoining");
+        }
         self.handle_of_any_shard(cx, node, message);
     }
 
@@ -460,7 +475,7 @@ impl Tiga {
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
-        self.state.is_up[node.index()] = true;
+        (self.state.is_up[node.index()], self.state.has_left[node.index()]) = (true, false);
         self.state.delays.forget(node.index());
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_up(cx, node);
@@ -481,8 +496,9 @@ impl Tiga {
         self.state.is_up[node.index()] = false;
         // It may come back with another program.
         let told = &mut self.state.views.told[node.index()];
-        (told.kept.code, told.is_leaving) = (CodeDigest::default(), false);
-        (told.kept.is_settled, told.kept.is_sealed, told.kept.is_over) = (false, false, false);
+        self.state.has_left[node.index()] |= told.is_leaving;
+        told.forget_stop();
+        told.kept.code = CodeDigest::default();
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_down(cx, node);
         };

@@ -247,7 +247,7 @@ impl Tiga {
         // A cell that is in the log can have been complete without a word. Followers of the other
         // shards have to know that nothing else comes up to there.
         let mut asks = Vec::new();
-        for cell in leading.next_cell().into_iter().chain([last]) {
+        for cell in leading.cells_waiting().chain([last]).collect::<Vec<_>>() {
             if leading.asked.insert(cell) {
                 asks.push(cell);
                 leading.note_asked(cell, false);

@@ -74,7 +74,7 @@ impl State {
     pub(super) fn may_be_in_time(&self, stamped: &Stamped) -> bool {
         let leader = self.leader().unwrap_or(self.node);
         let leader = self.views.told[leader.index()].kept;
-        let is_open = leader.code == self.code && !leader.is_sealed;
+        let is_open = leader.code == self.code && leader.seal == 0;
         is_open && !self.is_foreign(stamped) && self.first_foreign().is_none()
     }
 

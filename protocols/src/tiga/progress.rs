@@ -36,7 +36,10 @@ impl PeerState {
             decisions,
             durable_view,
             is_settled,
+            is_quiet,
             is_sealed,
+            seal,
+            accepted,
             is_over,
         } = message
         else {
@@ -51,7 +54,10 @@ impl PeerState {
             decisions,
             durable_view: ViewNumber(durable_view),
             is_settled,
+            is_quiet,
             is_sealed,
+            seal,
+            accepted,
             is_over,
         };
         let told = Self {
@@ -113,7 +119,10 @@ impl Tiga {
                 decisions: kept.decisions,
                 durable_view: kept.durable_view.0,
                 is_settled: kept.is_settled,
+                is_quiet: kept.is_quiet,
                 is_sealed: kept.is_sealed,
+                seal: kept.seal,
+                accepted: kept.accepted,
                 is_over: kept.is_over,
             };
             cx.send(node, message);
@@ -166,6 +175,10 @@ impl Tiga {
         delays.note_arrival(from.index(), sent, now);
         decode_delay(delay).into_iter().for_each(|delay| delays.note_told(from.index(), delay));
         let before = self.state.views.note_told(from, told, cx.now.at);
+        if before.kept.seal != told.kept.seal && self.state.leader() == Some(from) {
+            // The leader waits for the answer.
+            self.send_progress(cx);
+        }
         let begins_to_lead = told.leads && !(before.leads && before.view == told.view);
         if begins_to_lead && self.state.views.view.leaders.contains(&from) {
             self.submit_again(cx, Some(from));

@@ -116,7 +116,9 @@ impl Tiga {
         found.in_time.extend(in_time);
         (found.agreement, found.told) = (agreement, told);
         for (position, record) in &durable.records {
-            found.was_ready |= matches!(record[0], kind::AGREEMENT | kind::REJOINED);
+            // Of these, a replica that does not decide has promised views only.
+            let is_part = matches!(record[0], kind::AGREEMENT | kind::REJOINED);
+            found.was_ready |= is_part || record[0] == kind::PROMISED_VIEW;
             if *position > log_head {
                 state.read_record(*position, record, &mut found);
             }

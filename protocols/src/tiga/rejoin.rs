@@ -21,7 +21,9 @@
 //!
 //! - **Views.** The replica had promised to follow views that were decided, so that enough peers
 //!   know them. It does not lead one of them again, because it may have begun it before.
-//! - **Numbers and stamps.** Those that reached a peer are known there. Others are free.
+//! - **Numbers and stamps.** Those that reached a peer are known there. Others are free. With
+//!   several shards, nodes of other shards may know more: many numbers are skipped. Their stamps are
+//!   below the begin of the view with which the replica counts again, or never will be in a log.
 //! - **Agreement.** See `agreement/durable_state.rs`.
 
 use bytes::Bytes;
@@ -41,6 +43,10 @@ use crate::agreement::{Agreement, DurableState, Record};
 use crate::presence::{self, Memory, remembering_min};
 use crate::replica::{INTACT, kind};
 use crate::streams::number;
+
+/// With several shards, more transactions of the replica than these can't be on other shards alone.
+/// Each peer knows how many were over when it last heard the replica.
+const UNKNOWN_MAX: u64 = 1 << 32;
 
 /// The knowledge of a peer about a replica that lost its disk.
 #[derive(Clone, Debug)]
@@ -102,7 +108,13 @@ impl State {
 
     /// Whether this replica may begin its view, as the leader: it did not begin it before a crash.
     pub(super) fn may_lead(&self) -> bool {
-        !self.is_normal() && self.replaced.is_none_or(|it| it.after < self.views.view.number)
+        !self.is_normal() && self.may_begin()
+    }
+
+    /// Whether this replica has not begun its view before it lost its disk.
+    pub(super) fn may_begin(&self) -> bool {
+        let may_begin = self.replaced.is_none_or(|it| it.after < self.views.view.number);
+        mutate!(RejoinedLeads: may_begin => true)
     }
 
     /// The status for operators while this replica does not count.
@@ -208,6 +220,9 @@ impl Tiga {
                 view = known.view;
             }
             agreement.push(known.agreement);
+        }
+        if state.is_divided() {
+            issued.sequence += mutate!(NumbersOfShardsReused: UNKNOWN_MAX => 0);
         }
         let log_identities = state.presence.log_identities.clone();
         let agreement = DurableState::merge(agreement);

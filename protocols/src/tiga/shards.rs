@@ -38,11 +38,11 @@ mod checkpoint;
 mod delivery;
 mod execution;
 mod lookup;
+mod retained;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pangea_core::exec::ordered::{RemoteReads, ShardOutcome, Sharded};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
@@ -60,6 +60,7 @@ pub(super) use checkpoint::ForOthers;
 #[cfg(test)]
 pub(super) use delivery::decode_items;
 use lookup::Owner;
+use retained::Retained;
 
 /// The rows of other shards for each cell.
 type Received = BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>;
@@ -82,6 +83,8 @@ pub(super) struct Shards {
     told_position: Position,
     /// The rows that other shards have sent for cells that have not been run here.
     received: Received,
+    /// The sizes of these rows for each cell, and their sum.
+    sizes: (BTreeMap<SnapshotVersion, usize>, usize),
     /// Those for cells that have been run, and are not published.
     used: Received,
     /// Records of received rows that cells have used, each with the last of these cells.
@@ -95,9 +98,6 @@ pub(super) struct Shards {
     pub lookups: crate::lookup::Lookups<Owner>,
 }
 
-/// Rows for another shard by cell, encoded as in messages.
-type Retained = BTreeMap<SnapshotVersion, Vec<Bytes>>;
-
 /// The messages between this node and one other shard.
 pub(super) struct Stream {
     /// The replicas of the shard, the nearest one first.
@@ -108,10 +108,10 @@ pub(super) struct Stream {
     through: (ViewNumber, SnapshotVersion),
     /// The replicas of the shard that are subscribed to this node.
     subscribers: BTreeSet<NodeId>,
-    /// The rows sent to the shard, encoded, until all of its replicas have them.
+    /// The rows sent to the shard, until all of its replicas have them.
     retained: Retained,
-    /// Rows of cells up to this one are retained no more.
-    dropped: SnapshotVersion,
+    /// Whether rows that have arrived were dropped for lack of room.
+    has_evicted: bool,
     /// Up to this cell each replica of the shard needs nothing more.
     kept: BTreeMap<NodeId, SnapshotVersion>,
     /// The replicas of the shard that have said up to which cell they retain nothing, although this
@@ -137,8 +137,8 @@ impl Shards {
                 source: None,
                 through: Default::default(),
                 subscribers: BTreeSet::new(),
-                retained: BTreeMap::new(),
-                dropped: SnapshotVersion::ZERO,
+                retained: Retained::default(),
+                has_evicted: false,
                 kept,
                 truncated: BTreeMap::new(),
             };
@@ -154,6 +154,7 @@ impl Shards {
             told: Default::default(),
             told_position: Position(0),
             received: BTreeMap::new(),
+            sizes: Default::default(),
             used: BTreeMap::new(),
             logging: VecDeque::new(),
             logged: SnapshotVersion::ZERO,

@@ -48,6 +48,8 @@ pub(super) struct State {
     pub node: NodeId,
     /// Whether each node is connected.
     pub is_up: Vec<bool>,
+    /// Whether each node was stopping when its connection was lost.
+    pub has_left: Vec<bool>,
     /// The shard of which this node has a copy.
     pub shard: ShardId,
     /// This node among the replicas of its shard.
@@ -100,6 +102,8 @@ pub(super) struct State {
     pub foreign: Foreign,
     /// Since when this leader orders nothing more, by its clock in microseconds.
     pub sealed_at: Option<u64>,
+    /// Whether this leader is quiet, and whether it has ended, as of the last step (`stop.rs`).
+    pub ending: (bool, bool),
     /// Whether a committed cell needs another program.
     pub is_refusing: bool,
     /// The sizes of the published cells.
@@ -132,6 +136,7 @@ impl State {
         Self {
             node: setup.me,
             is_up: vec![false; all],
+            has_left: vec![false; all],
             shard,
             presence: Presence::new(n),
             synced: LogPosition(0),
@@ -164,6 +169,7 @@ impl State {
             code: setup.registry.code(),
             foreign: Foreign::new(),
             sealed_at: None,
+            ending: (false, false),
             is_refusing: false,
             sizes: Sizes::default(),
             settled: Position(0),

@@ -11,16 +11,22 @@
 //!
 //! If all nodes stop, no cell may remain that was not run: the next program could not run it
 //! (`programs.rs`). So a leader is *sealed* as soon as too few stay to commit more: it orders
-//! nothing more. With a fast path it still adds a cell after all that followers may have accepted
-//! in time. Those that are stopping wait until all have published its log. A node that hears
-//! nothing of the others waits for them for seconds only.
+//! nothing more. With a fast path its followers then accept nothing in time, and it adds a cell
+//! after all that they had accepted. Those that are stopping wait until all have published its log.
+//! A node that hears nothing of the others waits for them for seconds only.
+//!
+//! With several shards, too few replicas of one of them are too few for all. A sealed leader still
+//! orders what leaders of other shards have told it. When its own transactions are in its log it is
+//! *quiet*, and when all leaders are quiet they have ended. A node that stops waits until the nodes
+//! of all shards have published their logs, because they may need its rows.
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
-use super::cells::end_of;
+use super::cells::{cell_of, end_of};
 use super::state::State;
 
 /// How long a node that is stopping waits for others.
@@ -47,6 +53,20 @@ pub(super) struct Stop {
     pub may_end: bool,
 }
 
+/// The replicas of a shard while some of them stop.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attendance {
+    replicas: usize,
+    here: usize,
+    staying: usize,
+}
+
+impl Attendance {
+    fn majority(self) -> usize {
+        self.replicas / 2 + 1
+    }
+}
+
 impl State {
     /// Whether no transaction of this replica is in flight or unpublished, and no read waits.
     fn is_settled(&self) -> bool {
@@ -57,13 +77,32 @@ impl State {
             && self.fresh.is_idle()
     }
 
-    /// Whether the connected replicas that are not stopping are enough to go on.
+    /// For each shard, how many of its replicas are here, and stay. Nodes of other shards that are
+    /// not connected may be connected to their own.
+    fn attendance(&self) -> Vec<Attendance> {
+        let mut all = vec![Attendance::default(); usize::from(self.cluster.partitions.shards())];
+        for node in self.cluster.node_ids() {
+            let shard = self.cluster.nodes[node.index()].shard;
+            let is_here = match shard == self.shard {
+                true => node == self.node || self.is_up[node.index()],
+                false => !self.has_left[node.index()],
+            };
+            let of = &mut all[usize::from(shard.0)];
+            of.replicas += 1;
+            of.here += usize::from(is_here);
+            of.staying += usize::from(is_here && !self.is_stopping(node));
+        }
+        all
+    }
+
+    fn is_stopping(&self, node: NodeId) -> bool {
+        let is_leaving = self.views.told[node.index()].is_leaving;
+        if node == self.node { self.stop.is_some() } else { is_leaving }
+    }
+
+    /// Whether the replicas of each shard that are not stopping are enough to go on.
     fn do_enough_stay(&self) -> bool {
-        let stays = |peer: &NodeId| {
-            self.replica.is_up[peer.index()] && !self.views.told_by(&self.replica, *peer).is_leaving
-        };
-        let staying = self.replica.peers().filter(stays).count();
-        staying >= self.replica.topology.majority()
+        self.attendance().iter().all(|of| of.staying >= of.majority())
     }
 
     /// Whether another replica leads.
@@ -79,58 +118,121 @@ impl State {
     /// Whether this replica, as the leader, orders nothing more: too few others are there or stay
     /// to commit it, and those that are stopping wait for no transaction.
     pub(super) fn is_sealed(&self) -> bool {
-        let stopping = |node: NodeId| match node == self.replica.me {
-            true => self.stop.map(|stop| stop.is_settled),
-            false => {
-                let told = self.views.told_by(&self.replica, node);
-                told.is_leaving.then_some(told.kept.is_settled)
-            }
+        let all = self.attendance();
+        let is_short = all.iter().any(|of| of.staying < of.majority());
+        let settled = |node: NodeId| match node == self.node {
+            true => self.stop.is_some_and(|stop| stop.is_settled),
+            false => self.views.told[node.index()].kept.is_settled,
         };
-        let is_here = |node: &NodeId| *node == self.replica.me || self.replica.is_up[node.index()];
-        let here = || self.replica.topology.node_ids().filter(is_here);
-        let staying = here().filter(|node| stopping(*node).is_none()).count();
-        let majority = self.replica.topology.majority();
-        let are_settled = || here().filter_map(stopping).all(|is_settled| is_settled);
+        let are_settled = || {
+            let stopping = self.cluster.node_ids().filter(|node| self.is_stopping(*node));
+            stopping.into_iter().all(settled)
+        };
         // The others may have heard that it has ended, and be about to end themselves.
-        let is_final = || self.has_ended() || here().count() < majority || are_settled();
-        staying < majority && is_final()
+        let is_final = || self.has_ended() || all.iter().any(|of| of.here < of.majority());
+        is_short && (is_final() || are_settled())
     }
 
-    /// Notes since when this leader is sealed. The shard's clock reads `now`.
-    pub(super) fn note_seal(&mut self, now: u64) {
+    /// Notes since when this leader is sealed. The shard's clock reads `now`. Returns whether the
+    /// others have to know at once how far its end is.
+    pub(super) fn note_seal(&mut self, now: u64) -> bool {
+        let before = (self.seal(), self.ending);
         let is_sealed = self.leading.is_some() && self.is_sealed();
         self.sealed_at = is_sealed.then(|| self.sealed_at.unwrap_or(now));
+        let has_ended = self.has_ended();
+        if let Some(leading) = &mut self.leading {
+            leading.has_ended = has_ended;
+        }
+        self.ending = (self.is_quiet(), has_ended);
+        (self.seal(), self.ending) != before
     }
 
-    /// Whether the log of a sealed leader has a cell after everything that a follower may have
-    /// accepted in time before it knew: the next leader recovers none of it.
+    /// Since when this leader is sealed, or what its leader has told; 0 if it is not.
+    pub(super) fn seal(&self) -> u64 {
+        match (self.leading.is_some(), self.leader()) {
+            (true, _) => self.sealed_at.unwrap_or(0),
+            (false, Some(leader)) if self.is_normal() => self.views.told[leader.index()].kept.seal,
+            (false, _) => 0,
+        }
+    }
+
+    /// The last cell for which transactions are in time here that are not in the log.
+    pub(super) fn last_accepted(&self) -> SnapshotVersion {
+        let last = || self.fast.unsynced().last().map(|entry| cell_of(entry.stamp));
+        if self.seal() == 0 { SnapshotVersion::ZERO } else { last().unwrap_or_default() }
+    }
+
+    /// Whether the log of a sealed leader has a cell after everything that a follower has accepted
+    /// in time before it knew: the next leader recovers none of it.
     pub(super) fn is_closed(&self) -> bool {
-        let future = Span::from_ms(self.options.future_max_ms);
-        let is_over = |at: u64| end_of(self.log.last_version()) > at + future.us;
-        !self.has_fast_path() || self.sealed_at.is_some_and(is_over)
+        let Some(sealed_at) = self.sealed_at else { return false };
+        let last = self.log.last_version();
+        let has_closed = |peer: NodeId| {
+            let told = self.views.told_by(&self.replica, peer).kept;
+            match self.replica.is_up[peer.index()] {
+                true => told.seal == sealed_at && told.accepted <= last,
+                false => end_of(last) > sealed_at + Span::from_ms(self.options.future_max_ms).us,
+            }
+        };
+        !self.has_fast_path() || self.replica.peers().all(has_closed)
     }
 
-    /// Whether this replica is a sealed leader that adds nothing more to the log.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether this replica is a sealed leader all of whose transactions are in the log.
+    pub(super) fn is_quiet(&self) -> bool {
         let is_idle = self.leading.as_ref().is_some_and(|leading| leading.is_idle());
         is_idle && self.sealed_at.is_some() && self.is_closed()
     }
 
-    /// Whether the leader adds nothing more to the log, and all connected replicas have published
-    /// all of it.
+    /// Whether this replica is a sealed leader that adds nothing more to the log: those of other
+    /// shards have told that they have no transaction either.
+    ///
+    /// A transaction that still comes would have been accepted by another leader before that was
+    /// sealed. It is quiet only with the transaction in its log, for which it has waited for the
+    /// word of this one.
+    pub(super) fn has_ended(&self) -> bool {
+        let number = self.views.view.number;
+        let is_quiet = |leader: &NodeId| {
+            let told = self.views.told[leader.index()];
+            let is_quiet = told.kept.is_quiet && told.view == number;
+            *leader == self.node || self.has_left[leader.index()] || is_quiet
+        };
+        let has_told = self.leading.as_ref().is_some_and(|leading| leading.has_ended);
+        let are_quiet = || self.views.view.leaders.iter().all(is_quiet);
+        self.is_quiet() && (has_told || mutate!(SealedAlone: are_quiet() => true))
+    }
+
+    /// Whether the leaders add nothing more to the logs, and all connected nodes have published all
+    /// of them.
     fn is_all_published(&self) -> bool {
         let published = self.commit.published;
-        let up = || self.replica.peers().filter(|peer| self.replica.is_up[peer.index()]);
-        let told = |peer: NodeId| self.views.told_by(&self.replica, peer);
-        let leader = self.leader().and_then(|node| self.replica.group.member(node));
-        let has_ended = match leader {
-            Some(leader) if leader == self.replica.me => self.has_ended(),
-            Some(leader) => !up().any(|peer| peer == leader) || told(leader).kept.is_sealed,
-            None => true,
+        let told = |node: NodeId| self.views.told[node.index()];
+        let is_up = |node: &NodeId| self.is_up[node.index()];
+        let has_ended = |leader: &NodeId| match *leader == self.node {
+            true => self.has_ended(),
+            false => !is_up(leader) || told(*leader).kept.is_sealed,
         };
-        let has_same =
-            |peer: NodeId| told(peer).last.1 == published && told(peer).kept.published == published;
-        has_ended && self.incoming.is_empty() && published == self.log.last() && up().all(has_same)
+        let have_ended = self.views.view.leaders.iter().all(has_ended);
+        let shard = |node: NodeId| self.cluster.nodes[node.index()].shard;
+        let last_of = |of: ShardId| {
+            let up = self.cluster.node_ids().filter(|node| shard(*node) == of && is_up(node));
+            let last = up.map(|node| told(node).last.1).max().unwrap_or_default();
+            if of == self.shard { last.max(published) } else { last }
+        };
+        let has_all = |of: ShardId, node: NodeId| {
+            let (told, last) = (told(node), last_of(of));
+            told.last.1 == last && told.kept.published == last
+        };
+        let have_all = |of: ShardId| {
+            let mut up = self.cluster.node_ids().filter(|node| shard(*node) == of && is_up(node));
+            let others = of != self.shard;
+            up.all(
+                |node| mutate!(StopsBeforeOthers: has_all(of, node) => others || has_all(of, node)),
+            )
+        };
+        let shards = || (0..self.cluster.partitions.shards()).map(ShardId);
+        let is_here = self.incoming.is_empty() && published == self.log.last();
+        let is_here = is_here && published == last_of(self.shard);
+        have_ended && is_here && shards().all(have_all)
     }
 
     /// Whether this replica waits for nobody. `is_late` is whether it has waited for long enough.

@@ -453,7 +453,7 @@ impl Tiga {
             // Another view was decided meanwhile.
             return self.send_view_change(cx);
         }
-        self.state.views.is_to_lead = self.state.is_leader();
+        self.state.views.is_to_lead = self.state.is_leader() && self.state.may_begin();
         if self.state.has_fast_path() {
             // Followers have to accept them again. Leaders get them when they tell that they lead.
             self.submit_again(cx, None);

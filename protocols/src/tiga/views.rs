@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{LogPosition, NodeId, ShardId, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
@@ -186,8 +186,21 @@ pub(super) struct Views {
     entered_at: Vec<Timestamp>,
     /// When each node was last heard.
     heard_at: Vec<Timestamp>,
+    /// When each node was last heard to have committed more.
+    pub progressed_at: Vec<Timestamp>,
     /// The last report of each node.
     pub told: Vec<PeerState>,
+}
+
+impl PeerState {
+    /// The node may come back, and not be stopping.
+    pub(super) fn forget_stop(&mut self) {
+        self.is_leaving = false;
+        let kept = &mut self.kept;
+        (kept.is_settled, kept.is_quiet, kept.is_sealed, kept.is_over) =
+            (false, false, false, false);
+        (kept.seal, kept.accepted) = (0, SnapshotVersion::ZERO);
+    }
 }
 
 impl Views {
@@ -212,6 +225,7 @@ impl Views {
             is_to_lead: false,
             entered_at: vec![Timestamp::default(); node_count],
             heard_at: vec![Timestamp::default(); node_count],
+            progressed_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
     }
@@ -241,6 +255,9 @@ impl Views {
         let before = std::mem::replace(&mut self.told[node.index()], told);
         if before.last.0 != told.last.0 {
             self.entered_at[node.index()] = now;
+        }
+        if before.committed != told.committed {
+            self.progressed_at[node.index()] = now;
         }
         before
     }
@@ -556,6 +573,10 @@ impl Tiga {
         let is_sound = view.is_sound(&self.state.cluster) && is_log && started <= view.number;
         if !is_sound || !self.state.does_decide(from) || self.state.does_decide(self.state.node) {
             return cx.mark("tiga.malformed_view");
+        }
+        if !self.state.presence.is_ready {
+            // It is told again.
+            return cx.mark("tiga.agreement_too_early");
         }
         let is_later = view.number > self.state.views.view.number;
         if started > self.state.views.started {

@@ -157,6 +157,14 @@ impl Profile {
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten
             | Bug::EndPublished
+            | Bug::RejoinedLeads
+            | Bug::TruncatedUntold
+            | Bug::EvictedForgotten
+            | Bug::BegunForgotten
+            | Bug::NumbersOfShardsReused
+            | Bug::ViewWhileRejoining
+            | Bug::SealedAlone
+            | Bug::StopsBeforeOthers
             | Bug::UsedForgotten
             | Bug::RetainedForgotten
             | Bug::OutcomesForgotten

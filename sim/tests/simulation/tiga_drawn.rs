@@ -232,17 +232,10 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     (settings, options)
 }
 
-/// The faults of several shards, which take no checkpoints yet: disks last, and programs stay.
-pub fn faults_of_shards() -> Vec<FaultKind> {
-    use FaultKind::{BitFlip, Destroy, DiskLoss, Upgrade};
-    let is_known = |kind: &FaultKind| !matches!(kind, Upgrade | DiskLoss | Destroy | BitFlip);
-    FaultKind::ALL.iter().copied().filter(is_known).collect()
-}
-
 /// The same with several shards.
 pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
     let (nodes, shards) = ([3, 3, 2, 1, 4][dice.usize(..5)], [2, 2, 3][dice.usize(..3)]);
-    (Settings { shards, nodes, faults: faults_of_shards(), ..settings }, options)
+    (Settings { shards, nodes, ..settings }, options)
 }

@@ -4,7 +4,7 @@ use pangea_protocols::tiga::{Options, Tiga};
 use pangea_sim::Settings;
 
 use crate::runs::clean;
-use crate::tiga_drawn::{WORKLOADS, drawn_divided, faults_of_shards, settings};
+use crate::tiga_drawn::{WORKLOADS, drawn_divided, faults, settings};
 
 #[test]
 fn several_shards_are_serializable_without_faults() {
@@ -20,8 +20,7 @@ fn several_shards_are_serializable_without_faults() {
 fn several_shards_keep_their_guarantee_and_lose_nothing_under_faults() {
     for workload in ["list-append", "bank", "ranges", "register"] {
         for seed in 1_000..1_008 {
-            let settings =
-                Settings { faults: faults_of_shards(), shards: 2, ..settings(seed, workload) };
+            let settings = Settings { faults: faults(), shards: 2, ..settings(seed, workload) };
             clean::<Tiga>(&settings, &Options::default());
         }
     }

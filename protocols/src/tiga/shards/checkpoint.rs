@@ -27,8 +27,10 @@ use super::super::done::Done;
 use super::super::log::{Log, Position};
 use super::super::messages::Message;
 use super::super::state::State;
+use super::Shards;
 use super::execution::encode_received;
-use super::{Retained, Shards};
+use super::retained::Retained;
+use crate::inputs::outcome_unknown;
 use crate::remote_results::RemoteResult;
 use crate::replica::INTACT;
 use crate::streams::number;
@@ -36,8 +38,8 @@ use crate::streams::number;
 /// What a node retains for other shards, of the cells up to a version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct ForOthers {
-    /// For each other shard, the cell up to which nothing is retained, and the rows of later ones.
-    rows: BTreeMap<ShardId, (SnapshotVersion, Retained)>,
+    /// For each other shard, the rows retained for it.
+    rows: BTreeMap<ShardId, Retained>,
     /// Outcomes for which clients wait on other shards, with their cells.
     outcomes: BTreeMap<TxnId, (SnapshotVersion, ShardOutcome)>,
 }
@@ -47,15 +49,9 @@ impl ForOthers {
     pub(in super::super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_varint(self.rows.len() as u64);
-        for (shard, (dropped, retained)) in &self.rows {
+        for (shard, retained) in &self.rows {
             out.put_u16(shard.0);
-            out.put_varint(dropped.0);
-            out.put_varint(retained.len() as u64);
-            for (version, parts) in retained {
-                out.put_varint(version.0);
-                out.put_varint(parts.len() as u64);
-                parts.iter().for_each(|part| out.put_bytes(part));
-            }
+            retained.encode(&mut out);
         }
         out.put_varint(self.outcomes.len() as u64);
         for (txn, (version, outcome)) in &self.outcomes {
@@ -75,15 +71,7 @@ impl ForOthers {
         let mut all = Self::default();
         for _ in 0..from.count(WHAT)? {
             let shard = ShardId(from.u16(WHAT)?);
-            let (_, retained) = {
-                let dropped = SnapshotVersion(number(from, WHAT)?);
-                all.rows.entry(shard).or_insert((dropped, Retained::new()))
-            };
-            for _ in 0..from.count(WHAT)? {
-                let version = SnapshotVersion(number(from, WHAT)?);
-                let parts = (0..from.count(WHAT)?).map(|_| Ok(bytes.slice_ref(from.bytes(WHAT)?)));
-                retained.insert(version, parts.collect::<Result<_, DecodeError>>()?);
-            }
+            all.rows.insert(shard, Retained::decode(from, bytes)?);
         }
         for _ in 0..from.count(WHAT)? {
             let version = SnapshotVersion(number(from, WHAT)?);
@@ -97,11 +85,8 @@ impl ForOthers {
 
     /// Whether a replica of the shard of `shards` can have retained this at a version.
     fn is_sound(&self, shards: &Shards, upto: SnapshotVersion) -> bool {
-        let are_cells = |(dropped, retained): &(SnapshotVersion, Retained)| {
-            retained.keys().all(|version| (dropped.next()..=upto).contains(version))
-        };
         self.rows.keys().eq(shards.streams.keys())
-            && self.rows.values().all(are_cells)
+            && self.rows.values().all(|retained| retained.is_sound(upto))
             && self.outcomes.values().all(|(version, _)| *version <= upto)
     }
 }
@@ -111,10 +96,8 @@ impl State {
     pub(in super::super) fn for_others(&self, upto: SnapshotVersion) -> ForOthers {
         let Some(shards) = &self.shards else { return ForOthers::default() };
         let rows = shards.streams.iter().map(|(shard, stream)| {
-            let retained = stream.retained.range(..=upto);
-            let retained = retained.map(|(version, parts)| (*version, parts.clone())).collect();
-            let retained = mutate!(RetainedForgotten: retained => Retained::new());
-            (*shard, (stream.dropped, retained))
+            let retained = stream.retained.upto(upto);
+            (*shard, mutate!(RetainedForgotten: retained => Retained::default()))
         });
         let outcomes = shards.outcomes.iter().filter(|(_, (version, _))| *version <= upto);
         let outcomes = outcomes.map(|(txn, outcome)| (*txn, outcome.clone()));
@@ -171,20 +154,52 @@ impl Shards {
         self.sharded = Sharded::new(self.partitions.clone(), self.own);
         self.cells = self.cells.split_off(&later);
         self.received = self.received.split_off(&later);
+        self.forget_sizes(log.version_at(position));
         self.used = self.used.split_off(&later);
     }
 
-    /// Forgets the outcomes of transactions whose coordinators are done with them.
-    pub(in super::super) fn forget_outcomes(&mut self, done: &Done) {
+    /// Forgets what no other shard needs, and what is more than `most` bytes for one of them.
+    pub(in super::super) fn collect(&mut self, done: &Done, most: u64) {
+        for stream in self.streams.values_mut() {
+            let mut kept: Vec<SnapshotVersion> = stream.kept.values().copied().collect();
+            kept.sort_unstable();
+            let all = kept.first().copied().unwrap_or_default();
+            stream.retained.drop_upto(all);
+            // Any majority has one of those that have the rows.
+            let majority = kept[(kept.len() - 1) / 2];
+            stream.retained.shrink(majority, most);
+        }
         self.outcomes.retain(|txn, _| txn.sequence() >= done.below_of(txn.node()));
+        self.shrink_outcomes(most);
+    }
+
+    /// Forgets the first outcomes if they are larger than `most` bytes. Their clients are told that
+    /// the outcomes are unknown.
+    fn shrink_outcomes(&mut self, most: u64) {
+        let weight = |outcome: &ShardOutcome| match outcome {
+            ShardOutcome::Ran(Ok(result)) => result.len() as u64,
+            _ => 0,
+        };
+        let mut bytes: u64 = self.outcomes.values().map(|(_, outcome)| weight(outcome)).sum();
+        if bytes <= most {
+            return;
+        }
+        let mut all: Vec<_> = self.outcomes.values_mut().collect();
+        all.sort_by_key(|(version, _)| *version);
+        for (_, outcome) in all {
+            if bytes <= most {
+                break;
+            }
+            bytes -= weight(outcome);
+            *outcome = ShardOutcome::Ran(Err(outcome_unknown()));
+        }
     }
 
     /// Retains this, and nothing else.
     fn retain(&mut self, for_others: ForOthers) {
         self.outcomes = for_others.outcomes;
-        for (shard, (dropped, retained)) in for_others.rows {
-            let stream = self.streams.get_mut(&shard).expect("it was checked");
-            (stream.dropped, stream.retained) = (dropped, retained);
+        for (shard, retained) in for_others.rows {
+            self.streams.get_mut(&shard).expect("it was checked").retained = retained;
         }
     }
 }
@@ -214,11 +229,11 @@ mod tests {
     #[test]
     fn data_for_other_shards_survives_its_encoding() {
         let txn = TxnId::new(NodeId(1), 7);
-        let retained =
-            Retained::from([(SnapshotVersion(5), vec![Bytes::from_static(b"rows"), Bytes::new()])]);
+        let mut retained = Retained::default();
+        retained.push(SnapshotVersion(5), Bytes::from_static(b"rows"));
         let outcome = (SnapshotVersion(4), ShardOutcome::FootprintViolated);
         let all = ForOthers {
-            rows: BTreeMap::from([(ShardId(1), (SnapshotVersion(2), retained))]),
+            rows: BTreeMap::from([(ShardId(1), retained)]),
             outcomes: BTreeMap::from([(txn, outcome)]),
         };
         let bytes = all.encode();

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::RemoteReads;
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
@@ -24,7 +25,7 @@ use super::super::Tiga;
 use super::super::log::Position;
 use super::super::messages::Message;
 use super::super::state::State;
-use super::Stream;
+use super::{Shards, Stream};
 use crate::remote_results::RemoteResult;
 use crate::replica::INTACT;
 use crate::streams::number;
@@ -71,7 +72,22 @@ impl State {
     fn is_usable(&self, node: NodeId, now: Timestamp) -> bool {
         let has_entered = self.views.told[node.index()].last.0 >= self.log.view;
         let is_new = now.since(self.views.since) < PATIENCE;
-        self.is_up[node.index()] && (has_entered || is_new)
+        let is_whole = self.views.told[node.index()].kept.replaced_after.is_none();
+        let is_part = is_whole && (has_entered || is_new);
+        self.is_up[node.index()] && is_part && !self.is_stuck(node, now)
+    }
+
+    /// Whether a replica of another shard is behind others of it, and has committed nothing lately:
+    /// it may be cut off from them.
+    fn is_stuck(&self, node: NodeId, now: Timestamp) -> bool {
+        let committed = |node: NodeId| self.views.told[node.index()].committed;
+        let shard = |node: NodeId| self.cluster.nodes[node.index()].shard;
+        let is_ahead = |other: NodeId| {
+            let is_other = shard(other) == shard(node) && self.is_up[other.index()];
+            is_other && committed(other) > committed(node)
+        };
+        let since = self.views.progressed_at[node.index()];
+        now.since(since) >= PATIENCE && self.cluster.node_ids().any(is_ahead)
     }
 
     /// The version of the last cell that was run here.
@@ -93,16 +109,36 @@ impl State {
     }
 }
 
-impl Stream {
-    /// Forgets the rows of cells up to this one.
-    pub(super) fn drop_upto(&mut self, upto: SnapshotVersion) {
-        let later = self.retained.split_off(&upto.next());
-        let dropped = std::mem::replace(&mut self.retained, later);
-        if let Some((last, _)) = dropped.last_key_value() {
-            self.dropped = self.dropped.max(*last);
+impl Shards {
+    /// Drops the last rows that have arrived, if there are more than `most` bytes, and those of the
+    /// first cell that waits for them stay. Cells up to `begun` have got theirs. Returns whether
+    /// rows were dropped.
+    fn evict(&mut self, begun: SnapshotVersion, most: u64) -> bool {
+        let mut has_evicted = false;
+        while self.sizes.1 as u64 > most
+            && self.received.len() > 1
+            && self.received.last_key_value().is_some_and(|(version, _)| *version > begun)
+        {
+            let Some((version, rows)) = self.received.pop_last() else { break };
+            self.sizes.1 -= self.sizes.0.remove(&version).unwrap_or_default();
+            for (shard, _) in rows.keys() {
+                let stream = self.streams.get_mut(shard).expect("each has a stream");
+                stream.has_evicted = mutate!(EvictedForgotten: true => stream.has_evicted);
+            }
+            has_evicted = true;
         }
+        has_evicted
     }
 
+    /// Cells up to this one have used their rows.
+    pub(super) fn forget_sizes(&mut self, upto: SnapshotVersion) {
+        let later = self.sizes.0.split_off(&upto.next());
+        let used = std::mem::replace(&mut self.sizes.0, later);
+        self.sizes.1 -= used.values().sum::<usize>();
+    }
+}
+
+impl Stream {
     /// Whether a replica of the shard retains nothing up to a cell that was not run here.
     fn has_truncated(&self, node: NodeId, executed: SnapshotVersion) -> bool {
         self.truncated.get(&node).is_some_and(|upto| *upto > executed)
@@ -112,6 +148,7 @@ impl Stream {
 impl Tiga {
     /// Subscribes to the nearest usable replica of each other shard.
     pub(in super::super) fn choose_sources(&mut self, cx: &mut Cx<'_, Self>) {
+        self.ask_for_evicted(cx);
         let Some(shards) = &self.state.shards else { return };
         let mut chosen: Vec<(ShardId, NodeId)> = Vec::new();
         for (shard, stream) in &shards.streams {
@@ -217,15 +254,16 @@ impl Tiga {
         let cells = if last == 0 { Vec::new() } else { vec![last] };
         cx.send(from, Message::Committed { view: view.0, through: through.0, cells });
         let has = kept.max(has);
-        if has < stream.dropped {
+        if has < stream.retained.dropped {
             cx.mark("tiga.rows_truncated");
-            cx.send(from, Message::Truncated { upto: stream.dropped });
+            cx.send(from, Message::Truncated { upto: stream.retained.dropped });
         }
+        stream.kept.insert(from, kept);
         stream.subscribers.remove(&from);
         let (mut items, mut left): (Vec<u8>, usize) = (Vec::new(), BACKLOG_BYTES);
-        for (version, parts) in stream.retained.range(has.next()..) {
+        for (version, parts) in stream.retained.after(has) {
             // More rows may come for later cells.
-            if left == 0 && *version <= executed {
+            if left == 0 && version <= executed {
                 cx.mark("tiga.rows_later");
                 let has = SnapshotVersion(version.0 - 1);
                 return cx.send(from, Message::Resubscribe { has });
@@ -258,8 +296,6 @@ impl Tiga {
         let Some(stream) = shards.streams.get_mut(&shard) else { return };
         // It goes back if the node has lost its disk.
         stream.kept.insert(from, kept);
-        let all = stream.kept.values().min().copied().unwrap_or_default();
-        stream.drop_upto(all);
     }
 
     /// Sends the items of a cell to a shard, and retains them.
@@ -272,7 +308,7 @@ impl Tiga {
         let stream = self.shards().streams.get_mut(&shard).expect("there is one for each shard");
         let items = encode_items(version, items);
         if stream.kept.values().any(|kept| *kept < version) {
-            stream.retained.entry(version).or_default().push(items.clone());
+            stream.retained.push(version, items.clone());
         }
         for node in &stream.subscribers {
             cx.send(*node, Message::Items { items: items.clone() });
@@ -294,12 +330,37 @@ impl Tiga {
                 continue;
             }
             for item in items {
+                let weight = item.weight();
                 let RemoteResult::Reads(txn, reads) = item else { continue };
                 let received = shards.received.entry(version).or_default();
-                if received.insert((shard, txn), reads.clone()).is_none() && version <= scheduled {
-                    shards.sharded.receive(txn, shard, reads);
+                if received.insert((shard, txn), reads.clone()).is_none() {
+                    *shards.sizes.0.entry(version).or_default() += weight;
+                    shards.sizes.1 += weight;
+                    if version <= scheduled {
+                        shards.sharded.receive(txn, shard, reads);
+                    }
                 }
             }
+        }
+        if shards.evict(scheduled.max(executed).max(shards.kept), self.state.options.behind_bytes) {
+            cx.mark("tiga.rows_evicted");
+        }
+    }
+
+    /// Asks again for rows for which there was no room when they arrived.
+    fn ask_for_evicted(&mut self, cx: &mut Cx<'_, Self>) {
+        let most = self.state.options.behind_bytes as usize;
+        let Some(shards) = &mut self.state.shards else { return };
+        if shards.sizes.1 > most / 2 {
+            return;
+        }
+        let streams = shards.streams.values_mut().filter(|stream| stream.has_evicted);
+        let sources = streams.filter_map(|stream| {
+            stream.has_evicted = false;
+            stream.source
+        });
+        for source in sources.collect::<Vec<_>>() {
+            self.subscribe(cx, source, SnapshotVersion::ZERO);
         }
     }
 

@@ -212,6 +212,7 @@ impl Tiga {
         if commit.executed > before {
             let later = shards.received.split_off(&version.next());
             let used = std::mem::replace(&mut shards.received, later);
+            shards.forget_sizes(version);
             let is_new = |version: &SnapshotVersion| *version > shards.kept;
             if used.keys().any(is_new) {
                 let none = BTreeMap::new();
