@@ -423,7 +423,12 @@ impl ShardSet {
 
     /// Iterates over the shards in ascending order.
     pub fn iter(self) -> impl Iterator<Item = ShardId> {
-        (0..SHARDS_MAX).map(ShardId).filter(move |&shard| self.contains(shard))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let first = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(ShardId(first as u16))
+        })
     }
 }
 

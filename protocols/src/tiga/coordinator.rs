@@ -48,6 +48,15 @@ pub(super) struct Coordinator {
     pub unsent: Vec<Arc<Stamped>>,
 }
 
+/// Which transactions in flight are sent again.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Resend {
+    /// All of them, to one node.
+    AllTo(NodeId),
+    /// Those that were last sent at this time or before, to all replicas of their shards.
+    Before(Timestamp),
+}
+
 /// A transaction whose client waits.
 pub(super) struct InFlight {
     pub ticket: Ticket,
@@ -253,18 +262,29 @@ impl Tiga {
         cx.reached(Milestone::Batched, self.state.coordinator.next_sequence);
     }
 
-    /// Sends the transactions in flight again: to one node, or to all.
-    pub(super) fn submit_again(&mut self, cx: &mut Cx<'_, Self>, to: Option<NodeId>) {
+    /// Sends the transactions in flight again to one node, or to all nodes those that were last
+    /// sent before a time.
+    pub(super) fn submit_again(&mut self, cx: &mut Cx<'_, Self>, to: Resend) {
         let now = cx.now.at;
-        let in_flight = &mut self.state.coordinator.in_flight;
-        if in_flight.is_empty() {
+        let in_flight = self.state.coordinator.in_flight.values_mut();
+        let all: Vec<Arc<Stamped>> = match to {
+            Resend::AllTo(_) => in_flight.map(|it| it.stamped.clone()).collect(),
+            Resend::Before(time) => in_flight
+                .filter(|it| it.sent_at <= time)
+                .map(|it| {
+                    it.sent_at = now;
+                    it.stamped.clone()
+                })
+                .collect(),
+        };
+        if all.is_empty() {
             return;
         }
-        if to.is_none() {
-            in_flight.values_mut().for_each(|it| it.sent_at = now);
-        }
         cx.mark("tiga.submitted_again");
-        let all: Vec<Arc<Stamped>> = in_flight.values().map(|it| it.stamped.clone()).collect();
+        let to = match to {
+            Resend::AllTo(node) => Some(node),
+            Resend::Before(_) => None,
+        };
         self.send_transactions(cx, &all, to);
     }
 
@@ -308,10 +328,8 @@ impl Tiga {
     /// Sends transactions again that have waited for too long: a message may have been lost.
     pub(super) fn retry_late(&mut self, cx: &mut Cx<'_, Self>) {
         let patience = self.state.options.retry(self.state.replica.topology.round_trip_max());
-        let in_flight = self.state.coordinator.in_flight.values();
-        let is_late = in_flight.map(|it| it.sent_at).min();
-        if is_late.is_some_and(|sent_at| cx.now.at.since(sent_at) >= patience) {
-            self.submit_again(cx, None);
+        if let Some(us) = cx.now.at.us.checked_sub(patience.us) {
+            self.submit_again(cx, Resend::Before(Timestamp::from_us(us)));
         }
     }
 

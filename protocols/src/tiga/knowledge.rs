@@ -6,6 +6,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 
 use super::Tiga;
+use super::coordinator::Resend;
 use super::log::{Position, ViewNumber};
 use super::rejoin::Known;
 use super::state::State;
@@ -79,7 +80,7 @@ impl presence::Owner for Tiga {
         self.tell_synced(cx);
         self.send_view_change(cx);
         let node = self.state.replica.node(peer);
-        self.submit_again(cx, Some(node));
+        self.submit_again(cx, Resend::AllTo(node));
     }
 
     fn is_catching_up(&self) -> bool {

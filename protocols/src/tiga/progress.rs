@@ -6,6 +6,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 
 use super::collection::Kept;
+use super::coordinator::Resend;
 use super::delays::{decode_delay, encode_delay};
 use super::log::{Position, ViewNumber};
 use super::messages::Message;
@@ -181,7 +182,7 @@ impl Tiga {
         }
         let begins_to_lead = told.leads && !(before.leads && before.view == told.view);
         if begins_to_lead && self.state.views.view.leaders.contains(&from) {
-            self.submit_again(cx, Some(from));
+            self.submit_again(cx, Resend::AllTo(from));
         }
         self.on_kept(cx, from, told);
         let views = &self.state.views;

@@ -37,6 +37,7 @@ use pangea_core::time::Timestamp;
 
 use super::Tiga;
 use super::cells::{Cell, cell_of, last_of};
+use super::coordinator::Resend;
 use super::fast_path::entries_of;
 use super::leading::Leading;
 use super::log::{Position, Suffix, ViewNumber};
@@ -456,7 +457,7 @@ impl Tiga {
         self.state.views.is_to_lead = self.state.is_leader() && self.state.may_begin();
         if self.state.has_fast_path() {
             // Followers have to accept them again. Leaders get them when they tell that they lead.
-            self.submit_again(cx, None);
+            self.submit_again(cx, Resend::Before(cx.now.at));
         }
     }
 
@@ -480,7 +481,7 @@ impl Tiga {
         self.state.leading = Some(leading);
         self.take_early_notices(cx);
         self.send_progress(cx);
-        self.submit_again(cx, None);
+        self.submit_again(cx, Resend::Before(cx.now.at));
         for peer in self.state.replica.peers() {
             self.start_view_at(cx, peer);
         }

@@ -22,6 +22,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::super::Tiga;
+use super::super::coordinator::Resend;
 use super::super::log::Position;
 use super::super::messages::Message;
 use super::super::state::State;
@@ -223,7 +224,7 @@ impl Tiga {
             leading.asked.clear();
         }
         self.tell_view(cx, node);
-        self.submit_again(cx, Some(node));
+        self.submit_again(cx, Resend::AllTo(node));
     }
 
     /// The connection to a node of another shard is lost.
