@@ -111,6 +111,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::StartView { suffix: suffix().encode() },
         Message::Progress {
             sent: 1_000_000,
+            clock: 1_000_000,
+            difference: 7,
             view: 3,
             normal: 2,
             last: 300,
@@ -347,6 +349,8 @@ fn progress(change: impl FnOnce(&mut [u64; 9])) -> Message {
         numbers;
     Message::Progress {
         sent: u64::MAX,
+        clock: u64::MAX,
+        difference: u64::MAX,
         view,
         normal,
         last,

@@ -99,6 +99,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,
     Bug::ReceivedForgotten,
+    Bug::WildClockKept,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
@@ -114,6 +115,8 @@ pub const OF_SEARCH: &[Bug] = &[
     Bug::ReadsLeaveNoFloor,
     Bug::RangesLeaveNoFloor,
     Bug::BoundedWithoutExchange,
+    Bug::BoundedClockNoFloor,
+    Bug::BoundedErrorIgnored,
     Bug::MarksOfInvolvedOnly,
     Bug::PrefixWithoutStamp,
     Bug::PrefixIsShallow,
