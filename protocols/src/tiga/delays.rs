@@ -63,6 +63,12 @@ impl Delays {
         self.told[node]
     }
 
+    /// This node's clock has jumped forward by this much: all messages may have taken longer.
+    pub(super) fn postpone(&mut self, us: i64) {
+        let samples = self.measured.iter_mut().flatten();
+        samples.for_each(|sample| *sample = sample.saturating_add(us));
+    }
+
     /// The connection to a replica is new: its clock may be another one.
     pub(super) fn forget(&mut self, node: usize) {
         self.measured[node].clear();

@@ -111,6 +111,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::StartView { suffix: suffix().encode() },
         Message::Progress {
             sent: 1_000_000,
+            clock: 1_000_000,
+            difference: 7,
             view: 3,
             normal: 2,
             last: 300,
@@ -352,6 +354,8 @@ fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
         numbers;
     Message::Progress {
         sent: u64::MAX,
+        clock: u64::MAX,
+        difference: u64::MAX,
         view,
         normal,
         last,

@@ -17,7 +17,7 @@ use pangea_core::time::Span;
 
 use super::cells::{Cell, cell_of, end_of, last_of, over_at};
 use super::log::{Log, Position, Suffix};
-use super::order::{Arrival, Effects, Leader, Notice, Order};
+use super::order::{Arrival, Effects, Leader, Notice};
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions::Stamped;
@@ -68,11 +68,17 @@ pub(super) struct Leading {
 
 impl Leading {
     /// A leader that continues the log of a replica, which is in the record at `record`.
-    pub(super) fn new(state: &State, record: LogPosition) -> Self {
+    /// The clock of the shard reads `now`.
+    pub(super) fn new(state: &State, record: LogPosition, now: u64) -> Self {
         let State { log, node, shard, cluster, .. } = state;
         let (closed, shards) = (log.last_version(), cluster.partitions.shards());
-        let mut leader = Leader::new(*shard, shards, *node, Order::Watermarks, last_of(closed));
-        leader.skip_issued(state.raised);
+        let order = state.options.rule(cluster);
+        let mut leader = Leader::new(*shard, shards, *node, order, last_of(closed));
+        // Whatever this node has raised in an earlier view is in the log, or void. It may have been
+        // far ahead of its clock then.
+        if state.raised.us() <= now + state.clocks_differ_at_most().us {
+            leader.skip_issued(state.raised);
+        }
         Self {
             leader,
             shard: *shard,
@@ -103,9 +109,8 @@ impl Leading {
     }
 
     /// Gives a transaction its place among those that wait for the end of their cells. A stamp
-    /// after `most_us` is replaced by the present, which is `now`.
-    fn accept(&mut self, stamped: &Stamped, now: u64, most_us: u64) {
-        let is_far = stamped.stamp.us() > most_us;
+    /// that is too far in the future is replaced by the present, which is `now`.
+    fn accept(&mut self, stamped: &Stamped, now: u64, is_far: bool) {
         let stamp = if is_far { self.leader.issue(now) } else { stamped.stamp };
         let shards = match stamped.request.shards {
             none if none.is_empty() => ShardSet::one(self.shard),
@@ -259,8 +264,15 @@ impl State {
         let now = self.clock_us(cx);
         self.raise_ceiling(cx, now);
         let most_us = now + Span::from_ms(self.options.future_max_ms).us;
+        self.note_bounds(now);
+        let is_far = stamped.stamp.us() > most_us;
+        if is_far {
+            cx.mark("tiga.stamp_replaced");
+            self.counters.stamps_replaced += 1;
+        }
         if let Some(leading) = &mut self.leading {
-            leading.accept(stamped, now, most_us);
+            self.counters.late_arrivals += u64::from(stamped.stamp <= leading.leader.promised());
+            leading.accept(stamped, now, is_far);
             self.raised = leading.leader.last_issued();
             self.raised_at = now;
         }
@@ -286,6 +298,7 @@ impl Tiga {
         if is_busy {
             self.state.raise_ceiling(cx, now);
         }
+        self.state.note_bounds(now);
         let Some(leading) = &mut self.state.leading else { return };
         let mut cells = Vec::new();
         if leading.is_due(over) {
@@ -304,7 +317,9 @@ impl Tiga {
         self.run_ahead(cx);
         let Some(leading) = &self.state.leading else { return };
         let is_waiting = leading.cells_due().next().is_some();
-        let next = leading.cells_due().map(end_of).filter(|end| *end > now).min();
+        let lag = self.state.lag_of_bounds();
+        let ends = leading.cells_due().map(end_of).flat_map(|end| [end, end + lag]);
+        let next = ends.filter(|end| *end > now).min();
         if is_waiting {
             // A record may have to be durable first.
             self.state.raise_ceiling(cx, now);

@@ -32,6 +32,14 @@ const OWN: &[Mark] = &[
     mark("tiga.submitted_again", "transactions in flight are sent again"),
     mark("tiga.too_many_in_flight", "a client is refused: too many transactions in flight")
         .never("a run has too few clients"),
+    mark("tiga.stamp_replaced", "a stamp is too far in the future, and its leader replaces it"),
+    mark("tiga.clock_doubted", "a clock has jumped, or its node was suspended"),
+    mark("tiga.clock_corrected", "a shard counts by the clocks of most nodes, not by its own")
+        .rare("most clocks are right"),
+    mark("tiga.leads_too_far_ahead", "a leader gives up: it has promised too far ahead")
+        .rare("most clocks are right"),
+    mark("tiga.promise_too_far", "a leader follows a promise that is too far ahead only in part")
+        .rare("most clocks are right"),
     mark("tiga.transactions_again", "transactions arrive that are known"),
     mark("tiga.malformed_transactions", "transactions are refused: they make no sense")
         .never(NONSENSE),
@@ -80,6 +88,7 @@ const OWN: &[Mark] = &[
     // §4, views.
     mark("tiga.agreement_too_early", "a message of agreement arrives before this replica is ready"),
     mark("tiga.view_proposed", "the view manager proposes a view"),
+    mark("tiga.leaders_moved", "the view manager moves leaders to a better place"),
     mark("tiga.view_begun", "a view is decided"),
     mark("tiga.view_change_too_late", "a log arrives for a view that has begun, or is over"),
     mark("tiga.prepare", "a replica lacks transactions of the log that its leader proposes"),

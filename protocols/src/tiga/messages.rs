@@ -72,6 +72,11 @@ messages! {
         72 => Progress {
             /// The clock of the sender, in microseconds.
             sent: u64 as Varint,
+            /// The clock of its node, uncorrected, in microseconds.
+            clock: u64 as Varint,
+            /// The shortest time that messages of the receiver took by the clocks of both nodes,
+            /// as `delays.rs` encodes it.
+            difference: u64 as Varint,
             /// The last view that the sender has heard of.
             view: u64 as Number,
             /// The view of its log.

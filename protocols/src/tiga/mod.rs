@@ -33,10 +33,12 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | coordinators | §3.1 | `coordinator.rs`, `transactions.rs`, `delays.rs` | Submit | a stamp, and who waits for it |
+//! | clocks | §3.1, §5.7 | `clocks.rs` | Progress | how far this clock is from the others |
 //! | stamps | §3.1 | `stamp.rs`, `ceiling.rs` | | a place in the serial order |
 //! | arrival, expiry and release | §3.2, §3.3, Algorithm 1 | `order.rs` | | the stamp on this shard |
 //! | timestamp agreement | §3.5, §3.6 | `timestamp_agreement.rs` | Stamped, Ready | one stamp on all shards |
 //! | watermarks | §6 | `watermarks.rs` | Stamped, Watermark | that nothing will come before a stamp |
+//! | bounded clocks | §6 | `bounds.rs` | | the same, from clocks |
 //! | notices | §3.5 | `notices.rs` | Notices | the stamps and promises of other leaders |
 //! | several shards | | `shards.rs` | Committed, Subscribe, Items, Outcome, LookupRequest, LookupReply | the outcome on all shards |
 //! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
@@ -130,9 +132,11 @@
 //!   shards that they read can't be lost then: see `shards.rs`. Leaders promise when one of them
 //!   asks (`notices.rs`), so an idle cluster exchanges no watermarks.
 
+mod bounds;
 mod ceiling;
 pub mod cells;
 mod checkpoint;
+mod clocks;
 mod collection;
 mod commit;
 mod coordinator;
@@ -184,7 +188,7 @@ use crate::presence::{self, RejoinTimer};
 pub use log::Suffix;
 use log::{Position, ViewNumber};
 pub use messages::Message;
-pub use options::{Options, Path};
+pub use options::{Options, Ordering, Path};
 use rejoin::Known;
 use state::State;
 pub use views::Decided;
@@ -263,11 +267,16 @@ impl Protocol for Tiga {
         Options::scaled_down()
     }
 
+    fn check_options(options: &Options, topology: &Topology) -> Result<(), String> {
+        options.check(topology)
+    }
+
     fn new(setup: Setup<Self>) -> Self {
         Self { state: State::new(setup) }
     }
 
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
+        self.note_step(cx);
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
@@ -477,6 +486,7 @@ impl Tiga {
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         (self.state.is_up[node.index()], self.state.has_left[node.index()]) = (true, false);
         self.state.delays.forget(node.index());
+        self.state.clocks.forget(node);
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_up(cx, node);
         };

@@ -27,7 +27,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
-use super::cells::{CELL_US, last_of};
+use super::cells::{CELL_US, end_of, last_of};
 use super::log::ViewNumber;
 use super::messages::Message;
 use super::order::{Effects, Notice};
@@ -44,7 +44,8 @@ const EARLY_MAX: usize = 4_096;
 pub(super) struct Notices {
     /// Cells in which the sender has, or will have, transactions.
     asks: Vec<SnapshotVersion>,
-    /// Whether the sender has asked before, and may have missed an answer.
+    /// Whether the sender has asked before, and may have missed an answer. With bounded clocks also
+    /// whether it needs an answer.
     is_again: bool,
     /// The notices of the order.
     told: Vec<Notice>,
@@ -198,9 +199,7 @@ impl Tiga {
         let Notices { asks, is_again, told, lacks } = notices;
         for notice in told {
             if let Notice::Watermark(mark) = notice {
-                // The clocks of all leaders follow the fastest one.
-                let behind = mark.us().saturating_sub(self.state.clock_us(cx));
-                self.state.ahead_us += behind;
+                self.follow_promise(cx, mark);
             }
             let is_over = match notice {
                 Notice::Stamped { txn, stamp } => self.state.is_over(txn, stamp),
@@ -225,6 +224,21 @@ impl Tiga {
         told.extend(known.into_iter().map(|(txn, stamp)| Notice::Stamped { txn, stamp }));
     }
 
+    /// The clocks of all leaders follow the fastest one, so that none waits for the others. One
+    /// that is far ahead is wrong: it is corrected, or gives up.
+    pub(super) fn follow_promise(&mut self, cx: &mut Cx<'_, Self>, mark: Stamp) {
+        let counted = self.state.clocks.corrected(cx.now.at);
+        let logged = end_of(self.state.log.last_version());
+        let most = counted.max(logged) + self.state.clocks_differ_at_most().us;
+        let is_far = mark.us() > most;
+        if is_far {
+            cx.mark("tiga.promise_too_far");
+        }
+        let us = if is_far { most } else { mark.us() };
+        let behind = us.saturating_sub(self.state.clock_us(cx));
+        self.state.ahead_us += behind;
+    }
+
     /// Takes the notices of this view that arrived before this replica led in it.
     pub(super) fn take_early_notices(&mut self, cx: &mut Cx<'_, Self>) {
         let number = self.state.views.view.number;
@@ -243,6 +257,7 @@ impl Tiga {
             return;
         }
         let last = self.state.log.last_version();
+        let needs_promises = self.state.needs_promises();
         let Some(leading) = &mut self.state.leading else { return };
         // A cell that is in the log can have been complete without a word. Followers of the other
         // shards have to know that nothing else comes up to there.
@@ -254,7 +269,7 @@ impl Tiga {
             }
         }
         leading.asked = leading.asked.split_off(&last);
-        self.send_notices(cx, (asks, false), &BTreeMap::new());
+        self.send_notices(cx, (asks, needs_promises), &BTreeMap::new());
     }
 
     /// Sends the notices of this step.
@@ -350,8 +365,8 @@ impl Tiga {
 impl super::leading::Leading {
     /// A leader waits for the end of a cell: this one has to promise it, and to tell its followers.
     fn note_asked(&mut self, cell: SnapshotVersion, is_again: bool) {
-        // The word may be lost.
-        if is_again || cell > self.promised {
+        // The word may be lost. With bounded clocks nobody waits for it, unless that is said.
+        if is_again || cell > self.promised && !self.leader.is_bounded() {
             self.promises_due.insert(cell);
         }
         if cell > self.announced {

@@ -1,11 +1,14 @@
 //! Settings. They must be the same on every replica of a cluster.
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
+use pangea_core::ids::RegionId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use super::fast_path::is_fast_possible;
+use super::order::Order;
+use super::placement::Wish;
 use crate::inputs::within;
 
 /// Tiga's settings.
@@ -30,6 +33,17 @@ pub struct Options {
     /// milliseconds.
     #[serde(deserialize_with = "within::<1, 600_000, _, _>")]
     pub future_max_ms: u64,
+    /// Where the leaders are: `auto`, a region, or `rotated` (§3.8, §5.5).
+    pub leaders: String,
+    /// Leaders are moved to a better place when that has been there for this long, in milliseconds.
+    #[serde(deserialize_with = "within::<100, 3_600_000, _, _>")]
+    pub move_ms: u64,
+    /// How leaders of several shards find out that nothing comes before a transaction.
+    pub order: Ordering,
+    /// The largest difference between the clocks of two nodes, in milliseconds; 0 if it is not
+    /// known. For `order = "bounded"` (§6).
+    #[serde(deserialize_with = "within::<0, 60_000, _, _>")]
+    pub clock_error_ms: u64,
     /// The way in which transactions commit.
     pub path: Path,
     /// By how much a stamp is later than the expected arrival, in milliseconds (§3.1). For
@@ -52,6 +66,17 @@ pub struct Options {
     pub behind_bytes: u64,
 }
 
+/// How leaders of several shards find out that nothing comes before a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ordering {
+    /// They promise it to each other.
+    #[default]
+    Watermarks,
+    /// Their clocks say so, as far as these keep `clock_error_ms` (§6).
+    Bounded,
+}
+
 /// The way in which transactions commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -64,6 +89,12 @@ pub enum Path {
     Super,
 }
 
+/// The leaders are in one region.
+const AUTO: &str = "auto";
+
+/// Each shard's leader is in another region.
+const ROTATED: &str = "rotated";
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -72,6 +103,10 @@ impl Default for Options {
             retry_ms: 500,
             fetch_ms: 20,
             future_max_ms: 1_000,
+            leaders: AUTO.to_owned(),
+            move_ms: 5_000,
+            order: Ordering::Watermarks,
+            clock_error_ms: 0,
             path: Path::Simple,
             headroom_ms: 10,
             window_ms: 500,
@@ -117,19 +152,75 @@ impl Options {
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
+            leaders: [AUTO, ROTATED][rng.usize(..2)].to_owned(),
+            move_ms: rng.u64(100..=3_000),
+            // Few drawn clocks keep a bound: runs with bounds draw them together.
+            order: Ordering::Watermarks,
+            clock_error_ms: 0,
+        }
+    }
+
+    /// Where the leaders of a cluster should be.
+    pub(super) fn wish(&self, topology: &Topology) -> Wish {
+        let named = topology.regions.iter().position(|name| *name == self.leaders);
+        match self.leaders.as_str() {
+            ROTATED => Wish::Rotated,
+            AUTO => Wish::Together,
+            _ => named.map_or(Wish::Together, |region| Wish::In(RegionId(region as u16))),
+        }
+    }
+
+    /// Checks the settings against each other and the cluster.
+    ///
+    /// # Errors
+    /// If a cluster can't have them.
+    pub(super) fn check(&self, topology: &Topology) -> Result<(), String> {
+        let is_known = [AUTO, ROTATED].contains(&self.leaders.as_str())
+            || topology.regions.contains(&self.leaders);
+        if !is_known {
+            let (name, regions) = (&self.leaders, topology.regions.join(", "));
+            return Err(format!(
+                "leaders = {name:?}: neither \"auto\" nor \"rotated\" nor a region; known regions: \
+                 {regions}"
+            ));
+        }
+        if self.order == Ordering::Bounded && self.clock_error_ms == 0 {
+            return Err(
+                "order = \"bounded\" needs clock_error_ms: the largest difference between \
+                        the clocks of two nodes"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The rule by which the leaders of a cluster release transactions.
+    pub(super) fn rule(&self, topology: &Topology) -> Order {
+        match self.order {
+            Ordering::Bounded if topology.partitions.shards() > 1 => {
+                Order::Bounded { error: Span::from_ms(self.clock_error_ms) }
+            }
+            _ => Order::Watermarks,
         }
     }
 
     /// The settings that have no effect in this cluster.
     pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.order == Ordering::Bounded && topology.partitions.shards() == 1 {
+            let why = "tiga.order = \"bounded\" has no effect without partitions".to_owned();
+            warnings.push(why);
+        }
         if self.path == Path::Simple || is_fast_possible(topology) {
-            return Vec::new();
+            return warnings;
         }
         let why = match topology.partitions.shards() {
             1 => "it needs an odd number of replicas, from 3 on",
             _ => "it needs a cluster without partitions",
         };
-        vec![format!("tiga.path = \"super\" has no effect: {why}. Commits are as with \"simple\"")]
+        let what = "tiga.path = \"super\" has no effect";
+        warnings.push(format!("{what}: {why}. Commits are as with \"simple\""));
+        warnings
     }
 
     /// Transactions that write are strictly serializable. Those that only read see an earlier

@@ -108,6 +108,8 @@ pub struct Leader {
     /// The released transactions that may be heard of again.
     released: BTreeSet<TxnId>,
     marks: Watermarks,
+    /// With bounded clocks: up to here the clocks of all other leaders are past for certain.
+    deduced: Stamp,
     raises: Issuer,
     /// The last stamp of the largest reading of the clock.
     clock: Stamp,
@@ -129,6 +131,7 @@ impl Leader {
             touched: Vec::new(),
             released: BTreeSet::new(),
             marks,
+            deduced: Stamp::ZERO,
             raises: Issuer::new(node, Role::Leader, ceiling),
             clock: Stamp::ZERO,
         }
@@ -195,9 +198,19 @@ impl Leader {
         self.settle(effects);
     }
 
+    /// §6: a clock whose error is bounded reads this number of microseconds. It need not be the
+    /// clock that says which stamps are over, which may be ahead.
+    pub fn deduce(&mut self, us: u64, effects: &mut Effects) {
+        let Order::Bounded { error } = self.order else { return };
+        let deduced = Stamp::last_of(us).before(error);
+        let deduced = mutate!(BoundedErrorIgnored: deduced => Stamp::last_of(us));
+        self.deduced = self.deduced.max(deduced);
+        self.settle(effects);
+    }
+
     /// Promises to accept nothing more up to the reading of the clock, and tells all other leaders.
     pub fn promise(&mut self, effects: &mut Effects) {
-        assert_eq!(self.order, Order::Watermarks, "only this order needs promises");
+        assert_ne!(self.order, Order::Heads, "this order has no promises");
         self.marks.raise_own(self.clock);
         self.tell(self.others, Notice::Watermark(self.marks.own()), effects);
         self.settle(effects);
@@ -208,10 +221,10 @@ impl Leader {
         self.marks.raise_own(stamp);
     }
 
-    /// The stamp up to which all other leaders have promised to accept nothing. `None` if there are
-    /// no others.
+    /// The stamp up to which all other leaders accept nothing: because they have promised it, or
+    /// because their clocks must be past it. `None` if there are no others.
     pub fn passed(&self) -> Option<Stamp> {
-        self.marks.passed_by(self.others)
+        self.marks.passed_by(self.others).map(|promised| promised.max(self.deduced))
     }
 
     /// The stamp of a pending transaction.
@@ -271,8 +284,17 @@ impl Leader {
         match self.order {
             Order::Heads => Stamp::ZERO,
             Order::Watermarks => self.marks.own(),
-            Order::Bounded { .. } => self.clock,
+            // §6 (1). After a change of leaders the log may be ahead of the clock.
+            Order::Bounded { .. } => {
+                let own = self.marks.own();
+                mutate!(BoundedClockNoFloor: own.max(self.clock) => own)
+            }
         }
+    }
+
+    /// Whether clocks stand for promises.
+    pub fn is_bounded(&self) -> bool {
+        matches!(self.order, Order::Bounded { .. })
     }
 
     /// The clock's reading.
@@ -371,9 +393,9 @@ impl Leader {
                 let (marks, clock) = (&self.marks, self.clock);
                 is_final && watermarks::may_release(marks, clock, self.others, involved, stamp)
             }
-            Order::Bounded { error } => {
-                mutate!(BoundedWithoutExchange: is_final => true)
-                    && stamp <= self.clock.before(error)
+            Order::Bounded { .. } => {
+                let is_final = mutate!(BoundedWithoutExchange: is_final => true);
+                is_final && self.passed().is_none_or(|passed| stamp <= passed)
             }
         }
     }
@@ -383,7 +405,7 @@ impl Leader {
         self.involved.remove(&txn);
         self.agreements.remove(&txn);
         self.released.insert(txn);
-        if self.order == Order::Watermarks {
+        if self.order != Order::Heads {
             self.marks.raise_own(stamp);
         }
         effects.released.push((txn, stamp));
@@ -392,7 +414,7 @@ impl Leader {
     /// Adds the state to a digest.
     pub fn digest(&self, hasher: &mut impl Hasher) {
         self.queue.digest(hasher);
-        (&self.agreements, &self.released, &self.marks).hash(hasher);
+        (&self.agreements, &self.released, &self.marks, self.deduced).hash(hasher);
         (self.raises.last_us(), self.clock).hash(hasher);
     }
 
@@ -510,12 +532,38 @@ mod tests {
         let (mut leader, mut effects) = (leader(order), Effects::default());
         let arrival = arrival(1, 50, 2);
         leader.on_arrival(arrival.clone(), &mut effects);
-        leader.on_clock(100, &mut effects);
-        assert_eq!(effects.released, []);
+        let read = |leader: &mut Leader, us| {
+            let mut effects = Effects::default();
+            leader.on_clock(us, &mut effects);
+            leader.deduce(us, &mut effects);
+            effects.released
+        };
+        assert_eq!(read(&mut leader, 100), []);
         let stamp = Stamp::last_of(95);
         leader.on_notice(ShardId(1), Notice::Stamped { txn: arrival.txn, stamp }, &mut effects);
         assert_eq!(effects.released, [], "the other clock may be at 90");
-        leader.on_clock(105, &mut effects);
-        assert_eq!(effects.released, [(arrival.txn, stamp)]);
+        assert_eq!(read(&mut leader, 104), []);
+        assert_eq!(read(&mut leader, 105), [(arrival.txn, stamp)]);
+        assert_eq!(leader.promised(), Stamp::last_of(105), "nothing that the clock has passed");
+    }
+
+    /// The clock of a shard may be ahead of the clocks whose error is known.
+    #[test]
+    fn a_promise_is_as_good_as_a_clock() {
+        let order = Order::Bounded { error: Span::from_us(10) };
+        let (mut leader, mut effects) = (leader(order), Effects::default());
+        let arrival = arrival(1, 50, 1);
+        leader.on_arrival(arrival.clone(), &mut effects);
+        leader.on_clock(1_000, &mut effects);
+        leader.deduce(20, &mut effects);
+        assert_eq!(leader.passed(), Some(Stamp::last_of(10)));
+        leader.promise(&mut effects);
+        let mark = Notice::Watermark(Stamp::last_of(1_000));
+        assert_eq!(
+            (effects.told.as_slice(), effects.released.len()),
+            (&[(ShardId(1), mark)][..], 0)
+        );
+        leader.on_notice(ShardId(1), mark, &mut effects);
+        assert_eq!(effects.released, [(arrival.txn, arrival.stamp)]);
     }
 }

@@ -1,12 +1,102 @@
 //! The choice of the leaders of a view: one replica of each shard, all in one region if possible,
-//! so that they agree quickly (§3.8).
+//! so that they agree quickly (§3.8), or where the settings want them.
+//!
+//! Leaders that have failed are replaced at once. Those that are merely in the wrong place are
+//! moved when the better place has been there for a while:
+//!
+//! ```text
+//!   region a   leaders  x . . . . back . . . . . . . . . . .  leaders
+//!   region b            leaders                 view decided  x
+//!                                 |-- move_ms --|
+//! ```
+//!
+//! The old leaders go on until the view is decided. A region that comes and goes must not take the
+//! leaders along each time, so that each move doubles the time before the next.
 
 use std::cmp::Reverse;
 
-use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::ids::{NodeId, RegionId, ShardId};
+use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 
 use super::log::{Position, ViewNumber};
+use super::state::State;
+
+/// A replica that lacks more cells than this does not become a leader without need.
+const BEHIND_MAX: u64 = 1_000;
+
+/// The time before a move doubles at most this often.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// After this number of waiting times in the right place, the next one is short again.
+const CALM: u64 = 10;
+
+/// Where the leaders should be (§3.8, §5.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// In one region, whichever.
+    Together,
+    /// In this region.
+    In(RegionId),
+    /// Each shard's leader in another region.
+    Rotated,
+}
+
+impl Wish {
+    /// How well the leaders, in the order of their shards, agree with the wish.
+    fn score(self, topology: &Topology, leaders: &[NodeId]) -> usize {
+        let regions = || leaders.iter().map(|node| topology.nodes[node.index()].region);
+        let are_together = regions().all(|region| Some(region) == regions().next());
+        match self {
+            Self::Together => usize::from(are_together),
+            Self::In(home) => {
+                usize::from(are_together) + usize::from(regions().all(|it| it == home))
+            }
+            Self::Rotated => {
+                let turns = (0..).map(|shard| turn_of(topology, ShardId(shard)));
+                regions().zip(turns).filter(|(region, turn)| region == turn).count()
+            }
+        }
+    }
+}
+
+/// The region of a shard's leader if leaders are rotated.
+fn turn_of(topology: &Topology, shard: ShardId) -> RegionId {
+    RegionId(shard.0 % topology.regions.len() as u16)
+}
+
+/// The plans of a view manager for its next move.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plans {
+    /// Better leaders, and since when they have been there.
+    better: Option<(Timestamp, Vec<NodeId>)>,
+    /// The number of moves of late.
+    moves: u32,
+}
+
+impl Plans {
+    /// Whether it is time for a move to better leaders. The present view began at `began`.
+    fn is_due(&mut self, now: Timestamp, began: Timestamp, rest: Span, better: &[NodeId]) -> bool {
+        let rest = Span::from_us(rest.us << self.moves.min(DOUBLINGS_MAX));
+        if self.better.as_ref().is_none_or(|(_, leaders)| leaders != better) {
+            self.better = Some((now, better.to_vec()));
+        }
+        let since = self.better.as_ref().map_or(now, |(since, _)| *since);
+        let is_due = now.since(since.max(began)) >= rest;
+        if is_due {
+            *self = Self { better: None, moves: self.moves + 1 };
+        }
+        is_due
+    }
+
+    /// The present leaders are in the right place.
+    fn note_calm(&mut self, now: Timestamp, began: Timestamp, rest: Span) {
+        self.better = None;
+        if now.since(began).us >= (CALM * rest.us) << self.moves.min(DOUBLINGS_MAX) {
+            self.moves = 0;
+        }
+    }
+}
 
 /// How well a replica would lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,32 +114,60 @@ pub(super) struct Fitness {
 /// The others are in its region if they can be. Present leaders stay, if nothing else matters.
 pub(super) fn place(
     topology: &Topology,
+    wish: Wish,
     present: &[NodeId],
     fitness: impl Fn(NodeId) -> Option<Fitness>,
 ) -> Option<Vec<NodeId>> {
     let region = |node: NodeId| topology.nodes[node.index()].region;
     let shard = |node: NodeId| topology.nodes[node.index()].shard;
     let is_sound = |node: &NodeId| fitness(*node).is_some_and(|fit| fit.is_sound);
-    let beside = |node: NodeId| {
-        let others = topology.node_ids().filter(|it| region(*it) == region(node) && is_sound(it));
-        others.count()
+    let sound_in = |home: RegionId| -> Vec<ShardId> {
+        let nodes = topology.node_ids().filter(|it| region(*it) == home && is_sound(it));
+        nodes.map(shard).collect()
     };
+    let shards = || (0..topology.partitions.shards()).map(ShardId);
+    let is_whole = |home: RegionId| shards().all(|of| sound_in(home).contains(&of));
     let mut leaders: Vec<NodeId> = Vec::new();
-    for of in (0..topology.partitions.shards()).map(ShardId) {
+    for of in shards() {
         let first = leaders.first().copied();
         let rank = |node: NodeId| {
             let Fitness { is_sound, last } = fitness(node)?;
-            let company = match first {
-                Some(first) => usize::from(region(first) == region(node)),
-                None => beside(node),
+            let company = match (first, wish) {
+                (_, Wish::Rotated) => usize::from(region(node) == turn_of(topology, of)),
+                (Some(first), _) => usize::from(region(first) == region(node)),
+                (None, _) => sound_in(region(node)).len(),
             };
-            Some((is_sound, company, present.contains(&node), last, Reverse(node)))
+            let is_home = matches!(wish, Wish::In(home) if region(node) == home && is_whole(home));
+            Some((is_sound, is_home, company, present.contains(&node), last, Reverse(node)))
         };
         let fit = topology.node_ids().filter(|node| shard(*node) == of);
         let best = fit.filter_map(|node| Some((rank(node)?, node))).max()?;
         leaders.push(best.1);
     }
     Some(leaders)
+}
+
+impl State {
+    /// The leaders of a view that begins although all present ones are well: they are in the wrong
+    /// place, and the right one has been there for a while.
+    pub(super) fn planned_move(&mut self, now: Timestamp) -> Option<Vec<NodeId>> {
+        let (rest, wish) = (Span::from_ms(self.options.move_ms), self.options.wish(&self.cluster));
+        let present = self.views.view.leaders.clone();
+        let last_of = |leader: NodeId| self.told_by(leader).last;
+        let is_near = |(next, leader): (&NodeId, &NodeId)| {
+            let ((view, last), (of, end)) = (last_of(*next), last_of(*leader));
+            view == of && last.0 + BEHIND_MAX >= end.0
+        };
+        let score = |leaders: &[NodeId]| wish.score(&self.cluster, leaders);
+        let better = self.candidates(now).filter(|next| score(next) > score(&present));
+        let better = better.filter(|next| next.iter().zip(&present).all(is_near));
+        let began = self.views.since;
+        let Some(better) = better else {
+            self.views.plans.note_calm(now, began, rest);
+            return None;
+        };
+        self.views.plans.is_due(now, began, rest, &better).then_some(better)
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +183,14 @@ mod tests {
         whole.divided(Partitions::new(2, Rule::Everywhere))
     }
 
+    fn of(leaders: Option<Vec<NodeId>>) -> Option<Vec<u16>> {
+        leaders.map(|all| all.iter().map(|it| it.0).collect())
+    }
+
+    fn is(leaders: &[u16]) -> Option<Vec<u16>> {
+        Some(leaders.to_vec())
+    }
+
     fn sound(position: u64) -> Option<Fitness> {
         Some(Fitness { is_sound: true, last: (ViewNumber(1), Position(position)) })
     }
@@ -73,9 +199,8 @@ mod tests {
     fn leaders_are_together_where_all_shards_have_a_sound_replica() {
         let topology = two_shards();
         let place = |present: &[NodeId], fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
-            place(&topology, present, fitness).map(|all| all.iter().map(|it| it.0).collect())
+            of(place(&topology, Wish::Together, present, fitness))
         };
-        let is = |leaders: &[u16]| Some(leaders.to_vec());
         assert_eq!(place(&[], &|_| sound(0)), is(&[0, 1]));
         let present = [NodeId(2), NodeId(3)];
         assert_eq!(place(&present, &|_| sound(0)), is(&[2, 3]), "they stay");
@@ -91,11 +216,49 @@ mod tests {
     fn of_equal_replicas_the_one_with_the_longest_log_leads_and_a_failed_leader_is_the_last_resort()
     {
         let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
-        let place =
-            |fitness: &dyn Fn(NodeId) -> Option<Fitness>| place(&topology, &[NodeId(0)], fitness);
+        let present = [NodeId(0)];
+        let place = |fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
+            place(&topology, Wish::Together, &present, fitness)
+        };
         let failed = Some(Fitness { is_sound: false, last: (ViewNumber(1), Position(9)) });
         let of = |node: NodeId| if node.0 == 0 { failed } else { sound(node.0.into()) };
         assert_eq!(place(&of), Some(vec![NodeId(2)]));
         assert_eq!(place(&|node| of(node).filter(|_| node.0 == 0)), Some(vec![NodeId(0)]));
+    }
+
+    #[test]
+    fn leaders_are_in_their_region_while_it_is_whole_or_in_a_region_each() {
+        let topology = two_shards();
+        let present = [NodeId(0), NodeId(1)];
+        let without = |lost: u16| move |node: NodeId| sound(0).filter(|_| node.0 != lost);
+        let home = Wish::In(RegionId(1));
+        assert_eq!(of(place(&topology, home, &present, without(9))), is(&[2, 3]));
+        assert_eq!(of(place(&topology, home, &present, without(3))), is(&[0, 1]));
+        assert_eq!(of(place(&topology, Wish::Rotated, &present, without(9))), is(&[0, 3]));
+        assert_eq!(of(place(&topology, Wish::Rotated, &present, without(3))), is(&[0, 1]));
+        let score = |wish: Wish, leaders: [u16; 2]| wish.score(&topology, &leaders.map(NodeId));
+        assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(home, it)), [1, 2, 0]);
+        assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(Wish::Together, it)), [1, 1, 0]);
+        assert_eq!([[0, 1], [2, 1], [0, 3]].map(|it| score(Wish::Rotated, it)), [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_region_that_comes_and_goes_takes_the_leaders_along_less_and_less() {
+        let (ms, better) = (|ms| Timestamp::from_us(1_000 * ms), [NodeId(1)]);
+        let rest = Span::from_ms(100);
+        let mut plans = Plans::default();
+        let mut moved_after = |began: u64| {
+            let mut after = (began..).filter(|at| plans.is_due(ms(*at), ms(began), rest, &better));
+            after.next().unwrap() - began
+        };
+        assert_eq!([1_000, 2_000, 3_000].map(&mut moved_after), [100, 200, 400]);
+        plans.note_calm(ms(9_000), ms(3_000), rest);
+        assert_eq!(plans.moves, 3, "not for long enough");
+        plans.note_calm(ms(11_000), ms(3_000), rest);
+        assert_eq!(plans.moves, 0);
+        assert!(!plans.is_due(ms(12_000), ms(3_000), rest, &better), "it is seen now");
+        assert!(!plans.is_due(ms(12_099), ms(3_000), rest, &[NodeId(2)]), "another one");
+        assert!(!plans.is_due(ms(12_150), ms(3_000), rest, &[NodeId(2)]));
+        assert!(plans.is_due(ms(12_199), ms(3_000), rest, &[NodeId(2)]));
     }
 }

@@ -10,17 +10,29 @@ use super::coordinator::Resend;
 use super::delays::{decode_delay, encode_delay};
 use super::log::{Position, ViewNumber};
 use super::messages::Message;
+use super::stamp::US_MAX;
 use super::state::State;
 use super::views::PeerState;
 use super::{Tiga, Timer};
 use crate::digests::EpochDigest;
 
+/// The other numbers of a report.
+struct Readings {
+    sent: u64,
+    delay: u64,
+    received: u64,
+    clock: u64,
+    difference: u64,
+}
+
 impl PeerState {
-    /// The state that a replica tells, with the reading of its clock and the delay that it has
+    /// The state that a replica tells, with the readings of its clock and the delays that it has
     /// measured. With several shards also the cell up to which it needs nothing more.
-    fn of(message: Message) -> Option<(Self, (u64, u64, u64))> {
+    fn of(message: Message) -> Option<(Self, Readings)> {
         let Message::Progress {
             sent,
+            clock,
+            difference,
             view,
             normal,
             last,
@@ -69,7 +81,7 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        Some((told, (sent, delay, received)))
+        Some((told, Readings { sent, delay, received, clock, difference }))
     }
 }
 
@@ -90,6 +102,7 @@ impl Tiga {
         self.stop_abandoned(cx);
         self.choose_sources(cx);
         self.repeat_notices(cx);
+        self.give_up_if_ahead(cx);
         if self.state.is_leader() && self.state.views.reports.is_empty() {
             self.send_view_change(cx);
         }
@@ -104,6 +117,8 @@ impl Tiga {
         for node in self.state.cluster.peers_of(self.state.node) {
             let message = Message::Progress {
                 sent,
+                clock: cx.now.at.us,
+                difference: encode_delay(self.state.clocks.told_to(node)),
                 view: view.0,
                 normal: normal.0,
                 last: last.0,
@@ -169,7 +184,12 @@ impl Tiga {
     }
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let Some((told, (sent, delay, received))) = PeerState::of(message) else { return };
+        let Some((told, readings)) = PeerState::of(message) else { return };
+        let Readings { sent, delay, received, clock, difference } = readings;
+        self.note_clock(cx, from, (clock, decode_delay(difference)));
+        if sent <= US_MAX {
+            self.follow_leader(cx, from, sent);
+        }
         self.note_kept(from, SnapshotVersion(received));
         let now = self.state.clock_us(cx);
         let delays = &mut self.state.delays;

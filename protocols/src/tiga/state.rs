@@ -12,6 +12,7 @@ use pangea_core::txn::{CodeDigest, Program, Registry};
 use super::Tiga;
 use super::ceiling::Ceiling;
 use super::cells::end_of;
+use super::clocks::Clocks;
 use super::collection::Sizes;
 use super::commit::Commit;
 use super::coordinator::Coordinator;
@@ -61,6 +62,8 @@ pub(super) struct State {
     /// By how much the clock of the shard is ahead of this node's, in microseconds.
     pub ahead_us: u64,
     pub delays: Delays,
+    /// What is known of this node's clock.
+    pub clocks: Clocks,
     /// §3.1, §3.4: the transactions of this replica's clients.
     pub coordinator: Coordinator,
     pub transactions: Transactions,
@@ -125,6 +128,10 @@ pub(super) struct Counters {
     pub txns_aborted: u64,
     pub views: u64,
     pub checkpoints_installed: u64,
+    /// Transactions that came too late for their stamps, to this replica as the leader.
+    pub late_arrivals: u64,
+    /// Stamps that were too far in the future.
+    pub stamps_replaced: u64,
 }
 
 impl State {
@@ -143,6 +150,7 @@ impl State {
             ceiling: Ceiling::default(),
             ahead_us: 0,
             delays: Delays::new(all),
+            clocks: Clocks::new(all),
             coordinator: Coordinator::new(setup.me),
             transactions: Transactions::default(),
             log: Log::default(),
@@ -190,7 +198,7 @@ impl State {
 
     /// The clock of the shard on this node: never behind the cells of the log.
     pub(super) fn clock_us(&self, cx: &Cx<'_, Tiga>) -> u64 {
-        cx.now.at.us + self.ahead_us
+        self.clocks.corrected(cx.now.at) + self.ahead_us
     }
 
     /// Follows the log if its last cell is ahead of this node's clock. Otherwise a leader whose
@@ -217,6 +225,10 @@ impl State {
             ("checkpoint_version", self.checkpoints.last.0),
             ("checkpoints_sent", self.transfer.sent),
             ("checkpoints_installed", c.checkpoints_installed),
+            ("late_arrivals", c.late_arrivals),
+            ("stamps_replaced", c.stamps_replaced),
+            ("clock_offset_us", self.clocks.worst_offset(self.cluster.node_count())),
+            ("clock_corrected_us", self.clocks.shift().unsigned_abs()),
         ];
         let counters: BTreeMap<String, u64> =
             counters.map(|(name, value)| (name.to_owned(), value)).into();

@@ -475,9 +475,10 @@ impl Tiga {
 
     /// Begins to lead, with the log of the view.
     fn lead(&mut self, cx: &mut Cx<'_, Self>) {
+        self.correct_clock(cx);
         let now = self.state.clock_us(cx);
         self.state.raise_ceiling(cx, now);
-        let leading = Leading::new(&self.state, cx.log_head());
+        let leading = Leading::new(&self.state, cx.log_head(), now);
         self.state.leading = Some(leading);
         self.take_early_notices(cx);
         self.send_progress(cx);

@@ -31,7 +31,7 @@ use super::collection::Kept;
 use super::commit::Commit;
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
-use super::placement::{Fitness, place};
+use super::placement::{Fitness, Plans, place};
 use super::rebuild::Report;
 use super::state::State;
 use super::verification::{Proposal, verify};
@@ -180,6 +180,8 @@ pub(super) struct Views {
     /// The number of progress reports of each replica of this shard since it lacks the logs of the
     /// last view that has begun, or cells that it was sent; and the last position that it had.
     pub behind: Vec<(u32, Position)>,
+    /// Where the view manager is about to move the leaders.
+    pub plans: Plans,
     /// Whether this replica leads as soon as the log of the view is durable.
     pub is_to_lead: bool,
     /// When each node was first heard to have the log of its view.
@@ -222,6 +224,7 @@ impl Views {
             prepared: BTreeSet::new(),
             proposals: BTreeMap::new(),
             behind: vec![Default::default(); node_count],
+            plans: Plans::default(),
             is_to_lead: false,
             entered_at: vec![Timestamp::default(); node_count],
             heard_at: vec![Timestamp::default(); node_count],
@@ -365,15 +368,15 @@ impl State {
         !(told.leads && told.view == number) && (is_late || has_restarted)
     }
 
-    fn told_by(&self, node: NodeId) -> PeerState {
+    pub(super) fn told_by(&self, node: NodeId) -> PeerState {
         if node == self.node { self.told() } else { self.views.told[node.index()] }
     }
 
     /// The leaders of the next view: replicas that are heard and stay. If all replicas of a shard
     /// are stopping, one of those that still wait for others.
-    fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
+    pub(super) fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
         let present = &self.views.view.leaders;
-        place(&self.cluster, present, |node| {
+        place(&self.cluster, self.options.wish(&self.cluster), present, |node| {
             let told = self.told_by(node);
             let is_sound = !present.contains(&node) || !self.has_failed(node, now);
             let is_sound = is_sound && !told.is_leaving;
@@ -431,6 +434,11 @@ impl Tiga {
             self.state.views.driver.agreement_mut().propose(decision);
         } else if present.number > views.started {
             self.decide_start(cx);
+        } else if let Some(leaders) = self.state.planned_move(now) {
+            cx.mark("tiga.leaders_moved");
+            let number = self.state.views.view.number.0 + 1;
+            let decision = Decided::View { number, leaders };
+            self.state.views.driver.agreement_mut().propose(decision);
         }
     }
 

@@ -183,7 +183,9 @@ pub fn with_bugs() -> Vec<(pangea_core::planted::Bug, Case)> {
         (Bug::FloorAtRelease, heads("pair and one", 2, PAIR_AND_ONE)),
         (Bug::ReadsLeaveNoFloor, heads("reads", 2, READS)),
         (Bug::RangesLeaveNoFloor, heads("scans", 2, SCANS)),
-        (Bug::BoundedWithoutExchange, bounded),
+        (Bug::BoundedWithoutExchange, bounded.clone()),
+        (Bug::BoundedClockNoFloor, Case { txns: FIGURE_15, ..bounded.clone() }),
+        (Bug::BoundedErrorIgnored, Case { txns: FIGURE_15, moments: &[60, 85, 110], ..bounded }),
         (Bug::MarksOfInvolvedOnly, watermarks),
     ]
 }

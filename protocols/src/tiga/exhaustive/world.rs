@@ -198,6 +198,7 @@ impl World {
             Choice::Tick { shard, us } => {
                 let leader = Rc::make_mut(&mut self.leaders[shard]);
                 leader.on_clock(us, &mut effects);
+                leader.deduce(us, &mut effects);
                 if case.order == Order::Watermarks {
                     leader.promise(&mut effects);
                 }

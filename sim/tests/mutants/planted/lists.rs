@@ -114,6 +114,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::KeptInMemory,
     Bug::ForgottenCounts,
     Bug::TrimmedAlone,
+    Bug::WildClockKept,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
@@ -129,6 +130,8 @@ pub const OF_SEARCH: &[Bug] = &[
     Bug::ReadsLeaveNoFloor,
     Bug::RangesLeaveNoFloor,
     Bug::BoundedWithoutExchange,
+    Bug::BoundedClockNoFloor,
+    Bug::BoundedErrorIgnored,
     Bug::MarksOfInvolvedOnly,
     Bug::PrefixWithoutStamp,
     Bug::PrefixIsShallow,
