@@ -30,11 +30,19 @@ const CLOSE_US: u64 = 100_000;
 /// A leader without transactions for this long is not busy any more. In microseconds.
 const BUSY_US: u64 = 10_000_000;
 
+/// With several shards: from this number of pending transactions on, a leader adds two cells at a
+/// time to its log.
+const STRIDE_TXNS: usize = 8;
+
+/// The same for four cells.
+const MORE_TXNS: usize = 16;
+
 /// The state of a leader.
 pub(super) struct Leading {
     pub leader: Leader,
     /// The shard.
     shard: ShardId,
+    is_divided: bool,
     /// How much of the log each follower was sent in its present connection: up to a position, and
     /// that nothing more comes up to a version. `None` if it has to tell its position first.
     pub sent: Vec<Option<(Position, SnapshotVersion)>>,
@@ -82,6 +90,7 @@ impl Leading {
         Self {
             leader,
             shard: *shard,
+            is_divided: shards > 1,
             sent: vec![None; state.replica.topology.node_count()],
             record,
             start: log.last(),
@@ -128,9 +137,27 @@ impl Leading {
     /// The cells for which the others have to promise that nothing more comes: the first one that
     /// waits, and the last one, so that leaders that are far from each other answer early.
     pub(super) fn cells_waiting(&self) -> impl Iterator<Item = SnapshotVersion> {
-        let first = self.next_cell();
-        let newest = Some(self.newest).filter(|newest| first.is_some_and(|first| first < *newest));
+        let first = self.next_due();
+        let newest = self.last_of_stride(self.newest);
+        let newest = Some(newest).filter(|newest| first.is_some_and(|first| first < *newest));
         first.into_iter().chain(newest)
+    }
+
+    /// The cell after which the first cell with a transaction is added to the log. Under load that
+    /// is a few cells later, because each addition costs messages between all nodes.
+    pub(super) fn next_due(&self) -> Option<SnapshotVersion> {
+        self.next_cell().map(|cell| self.last_of_stride(cell))
+    }
+
+    /// The last one of the cells that are added to the log together with a cell.
+    fn last_of_stride(&self, cell: SnapshotVersion) -> SnapshotVersion {
+        let stride = match self.leader.pending_count() {
+            _ if !self.is_divided => 1,
+            0..STRIDE_TXNS => 1,
+            STRIDE_TXNS..MORE_TXNS => 2,
+            MORE_TXNS.. => 4,
+        };
+        SnapshotVersion(cell.0.next_multiple_of(stride))
     }
 
     /// The stamp of a transaction that is released and not in the log yet, because its cell is not
@@ -214,7 +241,7 @@ impl Leading {
     /// Whether there may be cells to take.
     fn is_due(&self, over: SnapshotVersion) -> bool {
         let is_asked = |due: &BTreeSet<SnapshotVersion>| due.first().is_some_and(|it| *it <= over);
-        self.next_cell().is_some_and(|next| next <= over)
+        self.next_due().is_some_and(|next| next <= over)
             || is_asked(&self.promises_due)
             || is_asked(&self.announcements_due)
     }
@@ -222,7 +249,7 @@ impl Leading {
     /// The cells at whose end something is due.
     fn cells_due(&self) -> impl Iterator<Item = SnapshotVersion> {
         let due = [self.promises_due.first(), self.announcements_due.first()];
-        self.next_cell().into_iter().chain(due.into_iter().flatten().copied())
+        self.next_due().into_iter().chain(due.into_iter().flatten().copied())
     }
 
     pub(super) fn invariants(&self, log: &Log) {

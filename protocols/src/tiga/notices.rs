@@ -262,7 +262,9 @@ impl Tiga {
         // A cell that is in the log can have been complete without a word. Followers of the other
         // shards have to know that nothing else comes up to there.
         let mut asks = Vec::new();
-        for cell in leading.cells_waiting().chain([last]).collect::<Vec<_>>() {
+        let is_covered = leading.asked.last().is_some_and(|asked| *asked >= last);
+        let uncovered = Some(last).filter(|_| !is_covered);
+        for cell in leading.cells_waiting().chain(uncovered).collect::<Vec<_>>() {
             if leading.asked.insert(cell) {
                 asks.push(cell);
                 leading.note_asked(cell, false);
@@ -317,7 +319,7 @@ impl Tiga {
         }
         let is_late = |cell: &SnapshotVersion| last_of(*cell).us() + patience <= now;
         let due = leading.announcements_due.first().copied();
-        let asks: Vec<_> = leading.next_cell().into_iter().chain(due).filter(is_late).collect();
+        let asks: Vec<_> = leading.next_due().into_iter().chain(due).filter(is_late).collect();
         if !lacks.is_empty() || !asks.is_empty() {
             cx.mark("tiga.notices_repeated");
             asks.iter().for_each(|cell| leading.note_asked(*cell, true));

@@ -243,6 +243,11 @@ impl Leader {
         lacking.filter(|(_, _, lacks)| !lacks.is_empty())
     }
 
+    /// The number of pending transactions.
+    pub fn pending_count(&self) -> usize {
+        self.involved.len()
+    }
+
     /// Whether another leader has told of a transaction that has not arrived.
     pub fn has_heard_of(&self, txn: TxnId) -> bool {
         self.agreements.contains_key(&txn) && !self.involved.contains_key(&txn)
