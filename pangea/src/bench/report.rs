@@ -83,6 +83,8 @@ struct Settings {
     #[serde(skip)]
     places: Vec<String>,
     rtt_ms_max: f64,
+    /// The round trip from each region to the nearest majority.
+    majority_ms: BTreeMap<String, f64>,
     jitter_ms: f64,
     /// Whether the distances are those of a lab.
     lab: bool,
@@ -230,6 +232,7 @@ impl Settings {
             partitions: plan.shards(),
             places: plan.places(),
             rtt_ms_max: plan.round_trip_ms_max(),
+            majority_ms: plan.regions.iter().cloned().zip(plan.majority_round_trips_ms()).collect(),
             jitter_ms: plan.jitter_ms,
             lab: arguments.environment.lab,
             bandwidth_mbit: arguments.environment.bandwidth,
@@ -354,6 +357,12 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_parts(f)?;
         let Settings { workload, protocol, clients, rtt_ms_max, isolation, .. } = &self.settings;
+        if *rtt_ms_max > 0.0 {
+            let trips = self.settings.regions.iter();
+            let trips = trips.map(|it| format!("{it} {:.1} ms", self.settings.majority_ms[it]));
+            let trips: Vec<String> = trips.collect();
+            writeln!(f, "  limit        {}: round trips to a majority", trips.join(", "))?;
+        }
         let level = isolation.as_ref().map_or(String::new(), |level| format!(" at {level}"));
         let joined = |parts: Vec<String>| {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }

@@ -214,6 +214,20 @@ impl Plan {
         self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
     }
 
+    /// Returns the round trip from each region to the nearest majority of the regions, itself
+    /// included, in milliseconds. No commit that survives the loss of a region can be faster.
+    pub fn majority_round_trips_ms(&self) -> Vec<f64> {
+        let needed = self.regions.len() / 2;
+        let from = |region: &String| {
+            let others = self.regions.iter().filter(|other| *other != region);
+            let mut trips: Vec<f64> =
+                others.map(|other| self.round_trip_ms(region, other)).collect();
+            trips.sort_by(f64::total_cmp);
+            needed.checked_sub(1).map_or(0.0, |last| trips[last])
+        };
+        self.regions.iter().map(from).collect()
+    }
+
     /// Checks that the protocol and all its settings exist, and that it supports this number of
     /// regions and shards.
     ///
@@ -477,6 +491,18 @@ mod tests {
         assert!(matches!(unknown.check(), Err(Failure::Usage(text)) if text.contains("minerva")));
         let far = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 1e6).unwrap();
         assert!(matches!(far.check(), Err(Failure::Usage(text)) if text.contains("1000000")));
+    }
+
+    #[test]
+    fn a_majority_is_as_far_as_the_last_region_that_it_needs() {
+        let of = |names: &[&str]| {
+            let regions = self::names(names);
+            Plan::of_named_regions("minerva", &regions).unwrap().majority_round_trips_ms()
+        };
+        assert_eq!(of(&["us-east"]), [0.0]);
+        assert_eq!(of(&["us-east", "eu-west", "ap-northeast"]), [68.0, 68.0, 149.0]);
+        let five = of(&["us-east", "eu-west", "ap-northeast", "us-west", "eu-north"]);
+        assert_eq!(five, [68.0, 68.0, 149.0, 97.0, 112.0]);
     }
 
     #[test]
