@@ -37,6 +37,9 @@ const STRIDE_TXNS: usize = 8;
 /// The same for four cells.
 const MORE_TXNS: usize = 16;
 
+/// The same for eight cells.
+const MANY_TXNS: usize = 64;
+
 /// The state of a leader.
 pub(super) struct Leading {
     pub leader: Leader,
@@ -155,7 +158,8 @@ impl Leading {
             _ if !self.is_divided => 1,
             0..STRIDE_TXNS => 1,
             STRIDE_TXNS..MORE_TXNS => 2,
-            MORE_TXNS.. => 4,
+            MORE_TXNS..MANY_TXNS => 4,
+            MANY_TXNS.. => 8,
         };
         SnapshotVersion(cell.0.next_multiple_of(stride))
     }
