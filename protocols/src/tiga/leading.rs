@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use pangea_core::exec::ordered::part_of;
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -263,8 +262,7 @@ impl State {
             return;
         }
         // The leader that has told of it waits for this one.
-        let is_awaited = mutate!(SealedAlone: is_told => false);
-        if !is_awaited && self.is_sealed() {
+        if !is_told && self.is_sealed() {
             return cx.mark("tiga.sealed");
         }
         if !self.may_order(stamped) {
