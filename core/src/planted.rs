@@ -299,12 +299,6 @@ bugs! {
         "A peer's checkpoint is taken that lacks writes of cells which are begun here.";
     NumbersOfShardsReused, "numbers-of-shards-reused",
         "A replaced disk forgets numbers that only other shards know.";
-    ViewWhileRejoining, "view-while-rejoining",
-        "A replaced node follows views of other shards before its peers have answered.";
-    SealedAlone, "sealed-alone",
-        "A leader that stops adds nothing more, although those of other shards do.";
-    StopsBeforeOthers, "stops-before-others",
-        "A node stops before nodes of other shards have all rows from it.";
     UsedForgotten, "used-forgotten",
         "A checkpoint lacks rows of other shards for cells that are run and not published.";
     RetainedForgotten, "retained-forgotten",
@@ -313,10 +307,6 @@ bugs! {
         "A checkpoint lacks outcomes for which clients wait on other shards.";
     KeptInMemory, "kept-in-memory",
         "A replica needs no rows that a peer's checkpoint in its memory contains.";
-    ForgottenCounts, "forgotten-counts",
-        "The word of a leader on a transaction of a forgotten cell counts as a new one.";
-    TrimmedAlone, "trimmed-alone",
-        "The first shard forgets a view's logs before other shards have taken theirs.";
     ReceivedForgotten, "received-forgotten",
         "A restarted node has not got the rows that other shards had sent it.";
     RunTwice, "run-twice",

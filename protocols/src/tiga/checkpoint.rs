@@ -20,6 +20,8 @@
 //!
 //! A transaction of this replica that the peer's checkpoint contains was not run here. Its client
 //! is told that the outcome is unknown.
+//!
+//! With several shards a checkpoint also has what other shards may need (`shards/checkpoint.rs`).
 
 use std::collections::BTreeSet;
 

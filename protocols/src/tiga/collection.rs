@@ -9,12 +9,12 @@
 //! A cell is forgotten when it is published here, a durable checkpoint of this replica contains
 //! it, and no peer needs it that is only a little behind. For a peer that is further behind than
 //! `behind_bytes` nothing is kept: it takes a checkpoint (`checkpoint.rs`). The last cells are also
-//! kept for the hashes of the next view.
+//! kept for the hashes of the next view. Decisions are forgotten when all replicas of all shards have
+//! the logs with which the view begins.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::CodeDigest;
 
@@ -184,7 +184,7 @@ impl State {
         // Nodes of other shards may need the last ones.
         let has_begun = |node: NodeId| {
             let has = self.views.told[node.index()].kept.durable_view >= self.views.started;
-            self.does_decide(node) || mutate!(TrimmedAlone: has => true)
+            self.does_decide(node) || has
         };
         let have_begun = self.cluster.node_ids().all(has_begun);
         if self.presence.is_ready && self.does_decide(self.node) && have_begun {

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -285,8 +284,7 @@ impl State {
             return;
         }
         // The leader that has told of it waits for this one.
-        let is_awaited = mutate!(SealedAlone: is_told => false);
-        if !is_awaited && self.is_sealed() {
+        if !is_told && self.is_sealed() {
             return cx.mark("tiga.sealed");
         }
         if !self.may_order(stamped) {

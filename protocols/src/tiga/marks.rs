@@ -81,7 +81,8 @@ const OWN: &[Mark] = &[
         .never("no run has so many rows in one step"),
     mark("tiga.resubscribed", "the source of a subscription has taken a checkpoint"),
     mark("tiga.rows_truncated", "a node of another shard needs rows that are retained no more"),
-    mark("tiga.rows_evicted", "a node has no room for rows that arrive too early"),
+    mark("tiga.rows_evicted", "a node has no room for rows that arrive too early")
+        .rare("a node is far behind, and may keep little"),
     mark("tiga.rows_missed", "a source does not retain the rows that this node needs"),
     mark("tiga.found_late", "rows arrive for a reconnaissance that is over"),
     mark("tiga.malformed_items", "rows are refused: they make no sense").never(NONSENSE),

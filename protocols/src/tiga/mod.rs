@@ -40,7 +40,7 @@
 //! | watermarks | §6 | `watermarks.rs` | Stamped, Watermark | that nothing will come before a stamp |
 //! | bounded clocks | §6 | `bounds.rs` | | the same, from clocks |
 //! | notices | §3.5 | `notices.rs` | Notices | the stamps and promises of other leaders |
-//! | several shards | | `shards.rs` | Committed, Subscribe, Items, Outcome, LookupRequest, LookupReply | the outcome on all shards |
+//! | several shards | | `shards.rs` | Committed, Subscribe, Unsubscribe, Resubscribe, Items, Truncated, Outcome, LookupRequest, LookupReply | the outcome on all shards |
 //! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
 //! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
@@ -179,7 +179,6 @@ pub mod watermarks;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
@@ -407,7 +406,7 @@ impl Tiga {
                 | Message::LookupRequest { .. }
         );
         let is_asking = self.state.presence.is_asking();
-        if mutate!(ViewWhileRejoining: is_asking => false) && !is_of_delivery {
+        if is_asking && !is_of_delivery {
             return cx.mark("presence.not_while_rejoining");
         }
         self.handle_of_any_shard(cx, node, message);

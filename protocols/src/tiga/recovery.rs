@@ -1,7 +1,8 @@
 //! Restart: a replica goes on from its log.
 //!
 //! It has the cells and transactions that were durable, and the last view that it has promised to
-//! follow. How much of the log is committed it learns from its peers. A leader that restarts leads
+//! follow. Its records say up to where no view can change the log any more, as of their time. What
+//! else is committed it learns from its peers. A leader that restarts leads
 //! no more: it does not know what it had accepted, so that there is another view.
 
 use std::collections::BTreeMap;

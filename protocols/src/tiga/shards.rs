@@ -19,7 +19,9 @@
 //! | phase | file | messages | known after |
 //! |---|---|---|---|
 //! | commit over shards | `shards.rs` | Committed | that a cell can't be lost on any shard |
-//! | delivery | `shards/delivery.rs` | Subscribe, Items | the rows of other shards |
+//! | delivery | `shards/delivery.rs` | Subscribe, Unsubscribe, Items | the rows of other shards |
+//! | retained rows | `shards/retained.rs` | Truncated | which rows nobody needs, or has room for |
+//! | checkpoint | `shards/checkpoint.rs` | Resubscribe | all that other shards may need |
 //! | execution | `shards/execution.rs` | Items, Outcome | every outcome |
 //! | lookup | `shards/lookup.rs` | LookupRequest, LookupReply | the footprint of a program |
 //!
@@ -29,7 +31,8 @@
 //! A shard is committed *through* a cell if it is closed, and all of its log up to there is
 //! committed. A snapshot is published at a cell of any shard through which all shards are
 //! committed. The next view begins above it, because that cell is in the logs of f + 1 replicas,
-//! and all shards begin a view above the last cell of any log.
+//! and all shards begin a view above the last cell of any log. A checkpoint at a version has all
+//! cells of the shard up to there, also if the version is a cell of another shard.
 //!
 //! Messages of a view do not count in the next one: up to where the new logs begin,
 //! it may have been closed by a promise that no log contains.
@@ -61,6 +64,9 @@ pub(super) use checkpoint::ForOthers;
 pub(super) use delivery::decode_items;
 use lookup::Owner;
 use retained::Retained;
+
+/// The maximum number of versions that wait to be published, on a node that is behind.
+const CELLS_MAX: usize = 65_536;
 
 /// The rows of other shards for each cell.
 type Received = BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>;
@@ -180,6 +186,19 @@ impl Shards {
         mutate!(OtherShardsUncommitted: own.min(others) => own)
     }
 
+    /// Forgets every second version that may be published, if there are too many. The last one
+    /// stays, so that each reader's version comes.
+    fn thin_cells(&mut self) {
+        let Some(last) = self.cells.last().copied().filter(|_| self.cells.len() > CELLS_MAX) else {
+            return;
+        };
+        let mut is_kept = false;
+        self.cells.retain(|version| {
+            is_kept = !is_kept;
+            is_kept || *version == last
+        });
+    }
+
     /// Asserts what always holds.
     pub(super) fn invariants(&self, committed: Position) {
         assert!(self.scheduled <= committed, "only committed cells run");
@@ -231,6 +250,7 @@ impl Tiga {
         if stream.source == Some(from) {
             stream.through = (view, through).max(stream.through);
             shards.cells.extend(cells.iter().copied().map(SnapshotVersion));
+            shards.thin_cells();
         }
     }
 

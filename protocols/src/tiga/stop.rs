@@ -21,7 +21,6 @@
 //! of all shards have published their logs, because they may need its rows.
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
-use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
@@ -198,7 +197,7 @@ impl State {
         };
         let has_told = self.leading.as_ref().is_some_and(|leading| leading.has_ended);
         let are_quiet = || self.views.view.leaders.iter().all(is_quiet);
-        self.is_quiet() && (has_told || mutate!(SealedAlone: are_quiet() => true))
+        self.is_quiet() && (has_told || are_quiet())
     }
 
     /// Whether the leaders add nothing more to the logs, and all connected nodes have published all
@@ -224,10 +223,7 @@ impl State {
         };
         let have_all = |of: ShardId| {
             let mut up = self.cluster.node_ids().filter(|node| shard(*node) == of && is_up(node));
-            let others = of != self.shard;
-            up.all(
-                |node| mutate!(StopsBeforeOthers: has_all(of, node) => others || has_all(of, node)),
-            )
+            up.all(|node| has_all(of, node))
         };
         let shards = || (0..self.cluster.partitions.shards()).map(ShardId);
         let is_here = self.incoming.is_empty() && published == self.log.last();

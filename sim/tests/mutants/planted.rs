@@ -103,6 +103,12 @@ enum Profile {
     Drawn,
     /// The same with several shards. For Tiga.
     DrawnDivided,
+    /// Like [`Profile::Away`] with two shards. For Tiga.
+    AwayDivided,
+    /// Like [`Profile::Replaced`] with two shards. For Tiga.
+    ReplacedDivided,
+    /// Like [`Profile::Upgraded`] with several shards. For Tiga.
+    UpgradedDivided,
 }
 
 impl Profile {
@@ -156,21 +162,15 @@ impl Profile {
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten
-            | Bug::EndPublished
-            | Bug::RejoinedLeads
-            | Bug::TruncatedUntold
-            | Bug::EvictedForgotten
-            | Bug::BegunForgotten
-            | Bug::NumbersOfShardsReused
-            | Bug::ViewWhileRejoining
-            | Bug::SealedAlone
-            | Bug::StopsBeforeOthers
-            | Bug::UsedForgotten
-            | Bug::RetainedForgotten
+            | Bug::UsedForgotten => &[Self::DrawnDivided],
+            Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
+            Bug::RetainedForgotten
             | Bug::OutcomesForgotten
             | Bug::KeptInMemory
-            | Bug::ForgottenCounts
-            | Bug::TrimmedAlone => &[Self::DrawnDivided],
+            | Bug::BegunForgotten
+            | Bug::EvictedForgotten
+            | Bug::TruncatedUntold => &[Self::AwayDivided],
+            Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
             Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
             _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
@@ -432,6 +432,9 @@ impl Under {
                     Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
                     Profile::Upgraded => tiga_drawn::upgraded(settings.seed),
                     Profile::DrawnDivided => tiga_drawn::drawn_divided(settings.seed),
+                    Profile::AwayDivided => tiga_drawn::away_divided(settings.seed),
+                    Profile::ReplacedDivided => tiga_drawn::replaced_divided(settings.seed),
+                    Profile::UpgradedDivided => tiga_drawn::upgraded_divided(settings.seed),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

@@ -139,11 +139,12 @@ fn nodes_stop_in_order_and_continue_with_another_program() {
 /// left to commit (10213, 10581). A new leader waited for transactions that all others had
 /// forgotten (20077). Followers had accepted a transaction at a later stamp than that of the log,
 /// which they did not have yet (30256). A leader that had restarted began its view a second time
-/// (10286). A node that was about to end was chosen as the leader (50037).
+/// (10286). A node that was about to end was chosen as the leader (50037). Followers accepted
+/// transactions in time after their leader had ended, and the next program recovered them (60341).
 #[test]
 fn seeds_of_swarms_that_failed_are_clean() {
     let drawn = [10_245, 10_288, 10_286, 30_256].map(drawn);
-    let upgraded = [10_213, 10_581, 20_077, 50_037].map(upgraded);
+    let upgraded = [10_213, 10_581, 20_077, 50_037, 60_341].map(upgraded);
     let aimed = upgraded.into_iter().chain([replaced(10_155, "list-append")]);
     for (settings, options) in drawn.into_iter().chain(aimed) {
         clean::<Tiga>(&settings, &options);

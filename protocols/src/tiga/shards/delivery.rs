@@ -5,13 +5,20 @@
 //!   receiver                    sender, a replica of another shard
 //!      | Subscribe(kept) ------> |      on connect, or if the nearest replica is not usable
 //!      | <==== Items ============|      retained rows of later cells, and new ones
+//!      | <---- Resubscribe ----- |      there is more, or the sender has taken a checkpoint
+//!      | <---- Truncated ------- |      some rows are retained no more
 //!      | <---- Committed ------- |
 //!      | Progress(kept) -------> |      nothing more is needed up to this cell
 //! ```
 //!
-//! All replicas of a shard send the same. A node is subscribed to the nearest usable one. Rows are
-//! retained until every replica of the receiving shard has it in its log. A node that
-//! starts runs the cells of its log again, and so has the rows that it had sent.
+//! All replicas of a shard send the same. A node is subscribed to the nearest usable one: one that
+//! has the log of the view, and keeps up with its shard. Rows are retained until every replica of
+//! the receiving shard has them in its log, or a majority if they are too many (`retained.rs`). A
+//! node that starts runs the cells of its log after its checkpoint again, and so has the rows that
+//! it had sent.
+//!
+//! A new subscriber is sent what is retained in several steps. One that has no room for rows which
+//! arrive too early drops the last ones, and subscribes again later.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -123,7 +130,7 @@ impl Shards {
             let Some((version, rows)) = self.received.pop_last() else { break };
             self.sizes.1 -= self.sizes.0.remove(&version).unwrap_or_default();
             for (shard, _) in rows.keys() {
-                let stream = self.streams.get_mut(shard).expect("each has a stream");
+                let Some(stream) = self.streams.get_mut(shard) else { continue };
                 stream.has_evicted = mutate!(EvictedForgotten: true => stream.has_evicted);
             }
             has_evicted = true;
@@ -308,9 +315,8 @@ impl Tiga {
     ) {
         let stream = self.shards().streams.get_mut(&shard).expect("there is one for each shard");
         let items = encode_items(version, items);
-        if stream.kept.values().any(|kept| *kept < version) {
-            stream.retained.push(version, items.clone());
-        }
+        // If all have them already, a node that loses its disk is told that they are gone.
+        stream.retained.push(version, items.clone());
         for node in &stream.subscribers {
             cx.send(*node, Message::Items { items: items.clone() });
         }

@@ -105,15 +105,10 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::EvictedForgotten,
     Bug::BegunForgotten,
     Bug::NumbersOfShardsReused,
-    Bug::ViewWhileRejoining,
-    Bug::SealedAlone,
-    Bug::StopsBeforeOthers,
     Bug::UsedForgotten,
     Bug::RetainedForgotten,
     Bug::OutcomesForgotten,
     Bug::KeptInMemory,
-    Bug::ForgottenCounts,
-    Bug::TrimmedAlone,
     Bug::WildClockKept,
 ];
 

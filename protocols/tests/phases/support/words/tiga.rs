@@ -71,7 +71,9 @@ impl Transcribed for Tiga {
             Message::Proposal { view, .. } => format!("Proposal, view {view}"),
             Message::View { view, started, .. } => format!("View {view}, begun {started}"),
             Message::Notices { view, .. } => format!("Notices, view {view}"),
-            Message::Subscribe { kept } => format!("Subscribe after {kept}"),
+            Message::Subscribe { kept, has } => format!("Subscribe after {}", (*kept).max(has.0)),
+            Message::Resubscribe { has } => format!("Resubscribe after {}", has.0),
+            Message::Truncated { upto } => format!("Truncated up to {}", upto.0),
             Message::Unsubscribe {} => "Unsubscribe".to_owned(),
             Message::Committed { view, through, .. } => {
                 format!("Committed, view {view}, through {through}")
