@@ -20,8 +20,8 @@
 //! that of the stamps, whatever clocks say: leaders exchange the stamps of transactions of several
 //! shards, and each keeps what it has itself closed.
 //!
-//! Leaders still ask each other for cells, because followers have to hear up to where the log has no
-//! more. Nobody waits for the answer, unless a promise comes sooner than the clock.
+//! Leaders still ask each other for cells, because followers have to hear up to where the log has
+//! no more. Nobody waits for the answer, unless a promise comes sooner than the clock.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;

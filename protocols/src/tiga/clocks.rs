@@ -22,8 +22,8 @@
 //!    could order it only when the others are there, too. It leads no more, and the view manager
 //!    begins a view, in which everybody starts above the logs alone.
 //!
-//! The clock of a shard is never behind the last cell of its log, so if most clocks are wrong alike,
-//! the versions are.
+//! The clock of a shard is never behind the last cell of its log, so if most clocks are wrong
+//! alike, the versions are.
 
 use pangea_core::ids::NodeId;
 use pangea_core::mutate;

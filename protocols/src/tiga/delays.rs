@@ -5,8 +5,8 @@
 //! needs to be in the future of the receiver's clock when the transaction arrives. The receiver
 //! tells the sender.
 //!
-//! On the fast path a transaction has to arrive in time, so the longest delay of late counts. On the
-//! other path a leader raises the stamp of a transaction that is a little late, and nobody waits
+//! On the fast path a transaction has to arrive in time, so the longest delay of late counts. On
+//! the other path a leader raises the stamp of a transaction that is a little late, and nobody waits
 //! longer for it than if it had come in time. A stamp that is too far ahead would make it wait. So
 //! the shortest delay counts.
 

@@ -60,8 +60,8 @@ fn wild_clocks_cost_seconds_and_no_order() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
-/// Clients are answered when each leader has closed the cell by its own clock, so that clocks beyond
-/// the bound cost nothing.
+/// Clients are answered when each leader has closed the cell by its own clock, so that clocks
+/// beyond the bound cost nothing.
 #[test]
 fn the_order_bounded_is_strict_whether_its_bound_is_right_or_wrong() {
     for is_right in [true, false] {
