@@ -33,6 +33,7 @@ use pangea_core::protocol::{Checkpoint, Cx};
 use pangea_core::txn::Outcome;
 
 use super::ceiling::Limit;
+use super::decided::{Decided, View};
 use super::done::Done;
 use super::log::{Position, Suffix, ViewNumber};
 use super::rebuild::Entry;
@@ -41,7 +42,6 @@ use super::shards::ForOthers;
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions::{self, Stamped};
-use super::views::{Decided, View};
 use super::{Tiga, Timer};
 use crate::agreement::Record;
 use crate::checkpoints::REST;

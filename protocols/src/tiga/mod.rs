@@ -47,7 +47,7 @@
 //! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
 //! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
 //! | commit | §3.7 | `commit.rs` | | every outcome |
-//! | views | §4 | `views.rs`, `placement.rs` | Agreement, View | who leads |
+//! | views | §4 | `views.rs`, `decided.rs`, `placement.rs` | Agreement, View | who leads |
 //! | view change | §4 | `view_change.rs`, `verification.rs` | ViewChange, Prepare, Prepared, Proposal, StartView | with which logs |
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
 //! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
@@ -140,6 +140,7 @@ mod clocks;
 mod collection;
 mod commit;
 mod coordinator;
+mod decided;
 mod delays;
 mod done;
 #[cfg(test)]
@@ -184,14 +185,14 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
 
 use crate::presence::{self, RejoinTimer};
+pub use decided::Decided;
+use decided::View;
 pub use log::Suffix;
 use log::{Position, ViewNumber};
 pub use messages::Message;
 pub use options::{Options, Ordering, Path};
 use rejoin::Known;
 use state::State;
-pub use views::Decided;
-use views::View;
 
 /// A replica.
 pub struct Tiga {

@@ -38,6 +38,7 @@ use pangea_core::time::Timestamp;
 use super::Tiga;
 use super::cells::{Cell, cell_of, last_of};
 use super::coordinator::Resend;
+use super::decided::View;
 use super::fast_path::entries_of;
 use super::leading::Leading;
 use super::log::{Position, Suffix, ViewNumber};
@@ -49,7 +50,7 @@ use super::stamp::{Stamp, US_MAX};
 use super::state::State;
 use super::transactions::{self, Stamped};
 use super::verification::Proposal;
-use super::views::{PeerState, View};
+use super::views::PeerState;
 use crate::replica::kind;
 
 /// A replica that has not taken the logs of a view after this number of its progress reports does
