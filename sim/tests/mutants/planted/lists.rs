@@ -99,7 +99,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,
     Bug::ReceivedForgotten,
-    Bug::WildClockKept,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
