@@ -243,8 +243,6 @@ bugs! {
         "With clocks of a known error, a leader accepts timestamps that its clock has passed.";
     BoundedErrorIgnored, "bounded-error-ignored",
         "With clocks of a known error, the clocks of other leaders count as equal to the own one.";
-    WildClockKept, "wild-clock-kept",
-        "A replica does not correct its clock, however far it is from the others.";
     MarksOfInvolvedOnly, "marks-of-involved-only",
         "A release waits for the watermarks of the transaction's own shards only.";
     PrefixWithoutStamp, "prefix-without-stamp",

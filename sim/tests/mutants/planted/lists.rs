@@ -109,7 +109,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::RetainedForgotten,
     Bug::OutcomesForgotten,
     Bug::KeptInMemory,
-    Bug::WildClockKept,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
