@@ -56,6 +56,7 @@ impl<P: Protocol> Node<P> {
             protocol,
             durability: config.durability,
             tuning: config.tuning,
+            clock: config.clock,
             is_replaced: config.is_replaced,
             meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)

@@ -23,6 +23,7 @@ use pangea_core::txn::Registry;
 use pangea_protocols::UnknownProtocol;
 
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
+use crate::clock::ClockConfig;
 use crate::cold::{cold_threads_of, new_store};
 use crate::config::{ConfigError, Tuning};
 use crate::data_dir::{DataDir, DataDirError, HeadFile, Identity};
@@ -60,6 +61,8 @@ pub struct NodeOptions<P: Protocol> {
     pub disk: Arc<dyn Disk>,
     /// Meter that records the cost of operations, if metering is on.
     pub meter: Option<Arc<Meter>>,
+    /// The quality of the clock.
+    pub clock: ClockConfig,
 }
 
 impl<P: Protocol> NodeOptions<P> {
@@ -81,6 +84,7 @@ impl<P: Protocol> NodeOptions<P> {
             is_replaced: false,
             disk: Arc::new(OsDisk),
             meter: None,
+            clock: ClockConfig::default(),
         }
     }
 }
@@ -288,6 +292,7 @@ impl<P: Protocol> Node<P> {
             meter: options.meter,
             syncs,
             stop_within: Span::from_ms(options.tuning.stop_s * 1_000),
+            clock: options.clock,
         };
         let (ready, is_ready) = channel();
         let ended = handle.inbox().clone();

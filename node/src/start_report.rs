@@ -81,6 +81,11 @@ impl StartReport {
         let warnings = P::warnings(&options.protocol, &options.topology, options.me);
         warnings.iter().for_each(|line| tracing::warn!("{line}"));
         self.warnings.extend(warnings);
+        if let Some(emulation) = options.clock.emulate {
+            let line = format!("the clock of this node is emulated, with errors: {emulation:?}");
+            tracing::warn!("{line}");
+            self.warnings.push(line);
+        }
     }
 
     /// Writes the report to the log of the node.

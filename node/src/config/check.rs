@@ -13,6 +13,7 @@ use super::{
     Config, ConfigError, File, FileNode, FileRoundTrip, Insecure, NodeConfig, RoundTripConfig,
     Source,
 };
+use crate::clock::ClockConfig;
 use crate::log::Durability;
 use crate::pgwire::Authentication;
 use crate::transport::ONE_WAY_MAX;
@@ -48,6 +49,7 @@ pub(super) fn check(
     check_memory(source, &file)?;
     let tuning = file.tuning(source)?;
     check_tls(source, file.tls_certificate.as_ref(), file.tls_key.as_ref())?;
+    let clock = check_clock(source, file.clock.as_ref())?;
     let config = Config {
         cluster: file.cluster.into_inner(),
         protocol: file.protocol.into_inner(),
@@ -64,6 +66,7 @@ pub(super) fn check(
         nodes,
         partitions: file.partitions.as_ref().map(|partitions| partitions.get_ref().clone()),
         round_trips,
+        clock,
         wan: file.wan.as_ref().map(|wan| *wan.get_ref()),
         is_replaced: false,
         options,
@@ -95,6 +98,17 @@ fn check_memory(source: &Source, file: &File) -> Result<(), ConfigError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks the numbers about the clock.
+fn check_clock(
+    source: &Source,
+    clock: Option<&Spanned<ClockConfig>>,
+) -> Result<ClockConfig, ConfigError> {
+    let Some(clock) = clock else { return Ok(ClockConfig::default()) };
+    let error = |message| source.error(Some(clock.span()), format!("[clock]: {message}"));
+    clock.get_ref().check().map_err(error)?;
+    Ok(*clock.get_ref())
 }
 
 fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, ValueDeserializer};
 
+use crate::clock::ClockConfig;
 use crate::log::Durability;
 use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
@@ -68,6 +69,9 @@ pub struct Config {
     /// The distances between the regions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub round_trips: Vec<RoundTripConfig>,
+    /// The quality of the node's clock.
+    #[serde(skip_serializing_if = "is_default")]
+    pub clock: ClockConfig,
     /// The emulation of the distances, if enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wan: Option<WanConfig>,
@@ -146,6 +150,10 @@ pub struct NodeConfig {
     pub peer: SocketAddr,
     /// The address for PostgreSQL clients.
     pub sql: SocketAddr,
+}
+
+fn is_default(clock: &ClockConfig) -> bool {
+    *clock == ClockConfig::default()
 }
 
 fn is_first(shard: &ShardId) -> bool {

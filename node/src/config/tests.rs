@@ -1,6 +1,7 @@
 //! Tests of parsing and of error messages.
 
 use super::*;
+use crate::clock::Emulation;
 
 const GOOD: &str = r#"cluster = "shop"
 protocol = "toy"
@@ -122,6 +123,8 @@ fn what_is_wrong_is_named_with_its_line() {
         ("jitter_ms = 0.5", "jitter_ms = -3", 25, "jitter_ms = -3"),
         ("jitter_ms = 0.5", "jitter = 1", 26, "unknown field `jitter`"),
         ("bandwidth_mbit = 100", "bandwidth_mbit = 0.001", 25, "bandwidth"),
+        ("[wan]", "[clock]\nerror_ms = 70000\n[wan]", 25, "error_ms = 70000: must be from 0 to"),
+        ("[wan]", "[clock]\nwrong = 1\n[wan]", 26, "unknown field `wrong`"),
         ("[toy]", "[minerva]", 29, "unknown field `minerva`"),
     ];
     for (good, bad, line, message) in cases {
@@ -244,6 +247,18 @@ fn a_missing_key_is_named() {
 }
 
 #[test]
+fn a_clock_has_a_bound_and_may_be_emulated() {
+    assert_eq!(good().clock, ClockConfig { error_ms: 10, emulate: None });
+    let table = "[clock]\nerror_ms = 80\n\
+                 emulate = { offset_ms = 60, drift_ppm = 50, wander_ms = 5, seed = 3 }\n[wan]";
+    let config = Config::parse("node.toml", &GOOD.replace("[wan]", table)).unwrap();
+    let emulate = Some(Emulation { offset_ms: 60, drift_ppm: 50, wander_ms: 5, seed: 3 });
+    assert_eq!(config.clock, ClockConfig { error_ms: 80, emulate });
+    let again = Config::parse("again", &config.to_toml()).unwrap();
+    assert_eq!(again.clock, config.clock);
+}
+
+#[test]
 fn an_emulation_needs_every_round_trip() {
     let without =
         GOOD.replace("[[round_trips]]\nbetween = [\"eu-west\", \"us-east\"]\nms = 80.5", "");
@@ -317,6 +332,7 @@ fn every_key_is_documented() {
         ("unknown = 1", "id = 0", "nodes."),
         ("[partitions]\nunknown = 1", "workers = 2", "partitions."),
         ("unknown = 1", "ms = 80.5", "round_trips."),
+        ("[clock]\nunknown = 1", "workers = 2", "clock."),
         ("unknown = 1", "jitter_ms = 0.5", "wan."),
     ] {
         for key in keys_of(bad, good) {
@@ -332,7 +348,7 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 26 + 5 + 2 + 2 + 2);
+    assert_eq!(documented, 27 + 5 + 2 + 2 + 2 + 2);
 }
 
 /// The page that describes the keys to users has the defaults that the code has.

@@ -15,6 +15,7 @@ use super::{
     ConfigError, FileNode, FileRoundTrip, Insecure, LOG_SEGMENT_BYTES_DEFAULT, PartitionsConfig,
     Source, WanConfig,
 };
+use crate::clock::ClockConfig;
 use crate::log::Durability;
 use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
@@ -87,6 +88,8 @@ macro_rules! tuning {
             pub partitions: Option<Spanned<PartitionsConfig>>,
             #[serde(default)]
             pub round_trips: Vec<FileRoundTrip>,
+            #[serde(default)]
+            pub clock: Option<Spanned<ClockConfig>>,
             #[serde(default)]
             pub wan: Option<Spanned<WanConfig>>,
         }

@@ -304,7 +304,8 @@ mod tests {
     #[test]
     fn a_follower_hears_of_its_transactions_alone() {
         let latency = Arc::new(LatencySamples::default());
-        let follower = Follower::new(latency.clone(), Clock::start());
+        let clock = Clock::start(Default::default(), pangea_core::ids::NodeId(0));
+        let follower = Follower::new(latency.clone(), clock);
         follower.on_step(follower.clock.now().at);
         (1_u64..=3).for_each(|n| follower.named(Ticket(10 + n), n));
         follower.reached(Milestone::Batched, 3);

@@ -47,7 +47,7 @@ use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
-use crate::clock::Clock;
+use crate::clock::{Clock, ClockConfig};
 use crate::cold::ColdThreads;
 use crate::disk::{DiskError, Syncs};
 use crate::log::{Append, Log};
@@ -122,6 +122,8 @@ pub struct Parts<P: Protocol> {
     pub syncs: Arc<Syncs>,
     /// The time for a stop in order.
     pub stop_within: Span,
+    /// The quality of the clock.
+    pub clock: ClockConfig,
 }
 
 /// The event loop's state.
@@ -188,7 +190,7 @@ pub struct Driver<P: Protocol> {
 impl<P: Protocol> Driver<P> {
     /// Creates a driver and gives the protocol its first input.
     pub fn new(parts: Parts<P>) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::start(parts.clock, parts.me);
         let follower = Follower::new(parts.inbox.latency().clone(), clock);
         let checkpoint = parts.durable.checkpoint.as_ref().map(|checkpoint| checkpoint.version);
         let mut driver = Self {
