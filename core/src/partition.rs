@@ -423,12 +423,9 @@ impl ShardSet {
 
     /// Iterates over the shards in ascending order.
     pub fn iter(self) -> impl Iterator<Item = ShardId> {
-        let mut left = self.0;
-        std::iter::from_fn(move || {
-            let first = (left != 0).then(|| left.trailing_zeros())?;
-            left &= left - 1;
-            Some(ShardId(first as u16))
-        })
+        let rest = |left: &u128| Some(left & left.wrapping_sub(1));
+        let left = std::iter::successors(Some(self.0), rest).take_while(|left| *left != 0);
+        left.map(|left| ShardId(left.trailing_zeros() as u16))
     }
 }
 

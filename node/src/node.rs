@@ -267,7 +267,7 @@ impl<P: Protocol> Node<P> {
         opened.report.add(replacement.line, &options);
         inbox.on_durable(opened.head);
         let handle = handle_of(&options, &inbox, &store, queries);
-        let head = data_dir.as_ref().map(|data_dir| data_dir.head_file(&options.disk));
+        let head = data_dir.as_ref().map(|dir| dir.head_file(&options.disk));
         let protocol = P::new(Setup {
             me: options.me,
             topology: options.topology,
@@ -294,8 +294,7 @@ impl<P: Protocol> Node<P> {
             stop_within: Span::from_ms(options.tuning.stop_s * 1_000),
             clock: options.clock,
         };
-        let (ready, is_ready) = channel();
-        let ended = handle.inbox().clone();
+        let ((ready, is_ready), ended) = (channel(), handle.inbox().clone());
         let run = move || {
             // The directory stays locked until the driver's files are closed.
             let _data_dir = data_dir;

@@ -357,12 +357,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_parts(f)?;
         let Settings { workload, protocol, clients, rtt_ms_max, isolation, .. } = &self.settings;
-        if *rtt_ms_max > 0.0 {
-            let trips = self.settings.regions.iter();
-            let trips = trips.map(|it| format!("{it} {:.1} ms", self.settings.majority_ms[it]));
-            let trips: Vec<String> = trips.collect();
-            writeln!(f, "  limit        {}: round trips to a majority", trips.join(", "))?;
-        }
+        self.fmt_limit(f)?;
         let level = isolation.as_ref().map_or(String::new(), |level| format!(" at {level}"));
         let joined = |parts: Vec<String>| {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -438,6 +433,17 @@ impl Report {
         let replicas = self.settings.places_in_words("replica", "of each of");
         writeln!(f, "  check        {replicas} identical{at}: {digest}")?;
         writeln!(f, "               {facts}")
+    }
+
+    /// Writes the times that no commit can beat, if the regions are apart.
+    fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { regions, majority_ms, rtt_ms_max, .. } = &self.settings;
+        if *rtt_ms_max == 0.0 {
+            return Ok(());
+        }
+        let trips = regions.iter().map(|name| format!("{name} {:.1} ms", majority_ms[name]));
+        let trips: Vec<String> = trips.collect();
+        writeln!(f, "  limit        {}: round trips to a majority", trips.join(", "))
     }
 
     /// Writes the injected faults and their effects.

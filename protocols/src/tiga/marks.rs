@@ -77,8 +77,8 @@ const OWN: &[Mark] = &[
         .never("no workload has so large transactions"),
     mark("tiga.footprint_too_large", "a footprint is too large for a message")
         .never("no workload has so large transactions"),
-    mark("tiga.rows_later", "a new subscriber is sent the rest of the rows in a later step")
-        .never("no run has so many rows in one step"),
+    mark("tiga.rows_later", "a new subscriber is sent the rest of its rows in a later step")
+        .never("no run retains a megabyte of rows"),
     mark("tiga.resubscribed", "the source of a subscription has taken a checkpoint"),
     mark("tiga.rows_truncated", "a node of another shard needs rows that are retained no more"),
     mark("tiga.rows_evicted", "a node has no room for rows that arrive too early")

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fast_path::is_fast_possible;
 use super::order::Order;
-use super::placement::Wish;
+use super::placement::Preference;
 use crate::inputs::within;
 
 /// Tiga's settings.
@@ -161,12 +161,14 @@ impl Options {
     }
 
     /// Where the leaders of a cluster should be.
-    pub(super) fn wish(&self, topology: &Topology) -> Wish {
+    pub(super) fn preference(&self, topology: &Topology) -> Preference {
         let named = topology.regions.iter().position(|name| *name == self.leaders);
         match self.leaders.as_str() {
-            ROTATED => Wish::Rotated,
-            AUTO => Wish::Together,
-            _ => named.map_or(Wish::Together, |region| Wish::In(RegionId(region as u16))),
+            ROTATED => Preference::Rotated,
+            AUTO => Preference::Together,
+            _ => {
+                named.map_or(Preference::Together, |region| Preference::In(RegionId(region as u16)))
+            }
         }
     }
 

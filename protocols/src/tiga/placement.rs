@@ -33,7 +33,7 @@ const CALM: u64 = 10;
 
 /// Where the leaders should be (§3.8, §5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Preference {
     /// In one region, whichever.
     Together,
     /// In this region.
@@ -42,8 +42,8 @@ pub(super) enum Wish {
     Rotated,
 }
 
-impl Wish {
-    /// How well the leaders, in the order of their shards, agree with the wish.
+impl Preference {
+    /// How well the leaders, in the order of their shards, agree with the preference.
     fn score(self, topology: &Topology, leaders: &[NodeId]) -> usize {
         let regions = || leaders.iter().map(|node| topology.nodes[node.index()].region);
         let are_together = regions().all(|region| Some(region) == regions().next());
@@ -114,7 +114,7 @@ pub(super) struct Fitness {
 /// The others are in its region if they can be. Present leaders stay, if nothing else matters.
 pub(super) fn place(
     topology: &Topology,
-    wish: Wish,
+    preference: Preference,
     present: &[NodeId],
     fitness: impl Fn(NodeId) -> Option<Fitness>,
 ) -> Option<Vec<NodeId>> {
@@ -132,12 +132,12 @@ pub(super) fn place(
         let first = leaders.first().copied();
         let rank = |node: NodeId| {
             let Fitness { is_sound, last } = fitness(node)?;
-            let company = match (first, wish) {
-                (_, Wish::Rotated) => usize::from(region(node) == turn_of(topology, of)),
+            let company = match (first, preference) {
+                (_, Preference::Rotated) => usize::from(region(node) == turn_of(topology, of)),
                 (Some(first), _) => usize::from(region(first) == region(node)),
                 (None, _) => sound_in(region(node)).len(),
             };
-            let is_home = matches!(wish, Wish::In(home) if region(node) == home && is_whole(home));
+            let is_home = matches!(preference, Preference::In(home) if region(node) == home && is_whole(home));
             Some((is_sound, is_home, company, present.contains(&node), last, Reverse(node)))
         };
         let fit = topology.node_ids().filter(|node| shard(*node) == of);
@@ -151,14 +151,15 @@ impl State {
     /// The leaders of a view that begins although all present ones are well: they are in the wrong
     /// place, and the right one has been there for a while.
     pub(super) fn planned_move(&mut self, now: Timestamp) -> Option<Vec<NodeId>> {
-        let (rest, wish) = (Span::from_ms(self.options.move_ms), self.options.wish(&self.cluster));
+        let (rest, preference) =
+            (Span::from_ms(self.options.move_ms), self.options.preference(&self.cluster));
         let present = self.views.view.leaders.clone();
         let last_of = |leader: NodeId| self.told_by(leader).last;
         let is_near = |(next, leader): (&NodeId, &NodeId)| {
             let ((view, last), (of, end)) = (last_of(*next), last_of(*leader));
             view == of && last.0 + BEHIND_MAX >= end.0
         };
-        let score = |leaders: &[NodeId]| wish.score(&self.cluster, leaders);
+        let score = |leaders: &[NodeId]| preference.score(&self.cluster, leaders);
         let better = self.candidates(now).filter(|next| score(next) > score(&present));
         let better = better.filter(|next| next.iter().zip(&present).all(is_near));
         let began = self.views.since;
@@ -199,7 +200,7 @@ mod tests {
     fn leaders_are_together_where_all_shards_have_a_sound_replica() {
         let topology = two_shards();
         let place = |present: &[NodeId], fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
-            of(place(&topology, Wish::Together, present, fitness))
+            of(place(&topology, Preference::Together, present, fitness))
         };
         assert_eq!(place(&[], &|_| sound(0)), is(&[0, 1]));
         let present = [NodeId(2), NodeId(3)];
@@ -218,7 +219,7 @@ mod tests {
         let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
         let present = [NodeId(0)];
         let place = |fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
-            place(&topology, Wish::Together, &present, fitness)
+            place(&topology, Preference::Together, &present, fitness)
         };
         let failed = Some(Fitness { is_sound: false, last: (ViewNumber(1), Position(9)) });
         let of = |node: NodeId| if node.0 == 0 { failed } else { sound(node.0.into()) };
@@ -231,15 +232,17 @@ mod tests {
         let topology = two_shards();
         let present = [NodeId(0), NodeId(1)];
         let without = |lost: u16| move |node: NodeId| sound(0).filter(|_| node.0 != lost);
-        let home = Wish::In(RegionId(1));
+        let home = Preference::In(RegionId(1));
         assert_eq!(of(place(&topology, home, &present, without(9))), is(&[2, 3]));
         assert_eq!(of(place(&topology, home, &present, without(3))), is(&[0, 1]));
-        assert_eq!(of(place(&topology, Wish::Rotated, &present, without(9))), is(&[0, 3]));
-        assert_eq!(of(place(&topology, Wish::Rotated, &present, without(3))), is(&[0, 1]));
-        let score = |wish: Wish, leaders: [u16; 2]| wish.score(&topology, &leaders.map(NodeId));
+        assert_eq!(of(place(&topology, Preference::Rotated, &present, without(9))), is(&[0, 3]));
+        assert_eq!(of(place(&topology, Preference::Rotated, &present, without(3))), is(&[0, 1]));
+        let score = |preference: Preference, leaders: [u16; 2]| {
+            preference.score(&topology, &leaders.map(NodeId))
+        };
         assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(home, it)), [1, 2, 0]);
-        assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(Wish::Together, it)), [1, 1, 0]);
-        assert_eq!([[0, 1], [2, 1], [0, 3]].map(|it| score(Wish::Rotated, it)), [1, 0, 2]);
+        assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(Preference::Together, it)), [1, 1, 0]);
+        assert_eq!([[0, 1], [2, 1], [0, 3]].map(|it| score(Preference::Rotated, it)), [1, 0, 2]);
     }
 
     #[test]

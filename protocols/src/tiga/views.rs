@@ -287,7 +287,7 @@ impl State {
     /// are stopping, one of those that still wait for others.
     pub(super) fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
         let present = &self.views.view.leaders;
-        place(&self.cluster, self.options.wish(&self.cluster), present, |node| {
+        place(&self.cluster, self.options.preference(&self.cluster), present, |node| {
             let told = self.told_by(node);
             let is_sound = !present.contains(&node) || !self.has_failed(node, now);
             let is_sound = is_sound && !told.is_leaving;

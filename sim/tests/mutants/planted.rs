@@ -152,10 +152,9 @@ impl Profile {
         Self::Killed,
     ];
 
-    /// The profiles that are tried first for a bug.
-    fn of(bug: Bug) -> &'static [Self] {
+    /// The profiles of runs that find a bug in Tiga.
+    fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
         match bug {
-            _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             Bug::RecoveredForgotten => &[Self::Mute],
             Bug::StartUnverified
             | Bug::SettledAlone
@@ -173,7 +172,15 @@ impl Profile {
             Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
             Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
-            _ if OF_TIGA.contains(&bug) => &[Self::Drawn],
+            _ => &[Self::Drawn],
+        }
+    }
+
+    /// The profiles that are tried first for a bug.
+    fn of(bug: Bug) -> &'static [Self] {
+        match bug {
+            _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
+            _ if OF_TIGA.contains(&bug) => Self::of_bug_in_tiga(bug),
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack

@@ -34,6 +34,7 @@ impl Transcribed for Tiga {
             15 => {
                 let from = &mut Reader::new(rest);
                 from.varint("base").expect(COMPLETE);
+                from.varint("settled").expect(COMPLETE);
                 Some(format!("the log, {}", cells(from.rest())))
             }
             16 => Some(format!("that it follows view {}", u64_of(rest))),
