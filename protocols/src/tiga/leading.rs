@@ -151,6 +151,11 @@ impl Leading {
         self.next_cell().map(|cell| self.last_of_stride(cell))
     }
 
+    /// Whether the others were asked for a cell, or for one that is added together with it.
+    pub(super) fn is_asked_with(&self, cell: SnapshotVersion) -> bool {
+        self.asked.range(cell..=self.last_of_stride(cell)).next().is_some()
+    }
+
     /// The last one of the cells that are added to the log together with a cell.
     fn last_of_stride(&self, cell: SnapshotVersion) -> SnapshotVersion {
         let stride = match self.leader.pending_count() {

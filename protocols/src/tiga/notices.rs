@@ -261,7 +261,7 @@ impl Tiga {
         // A cell that is in the log can have been complete without a word. Followers of the other
         // shards have to know that nothing else comes up to there.
         let mut asks = Vec::new();
-        let is_covered = leading.asked.last().is_some_and(|asked| *asked >= last);
+        let is_covered = leading.is_asked_with(last);
         let uncovered = Some(last).filter(|_| !is_covered);
         for cell in leading.cells_waiting().chain(uncovered).collect::<Vec<_>>() {
             if leading.asked.insert(cell) {
@@ -292,7 +292,8 @@ impl Tiga {
             }
             // A stamp that was raised, and a promise, have to be below the ceiling.
             let last = told.iter().map(Notice::us).max().unwrap_or_default();
-            let after = self.state.ceiling.record(last, 0);
+            // Those of other leaders' transactions name this node's own ones, too.
+            let after = self.state.ceiling.record(last, self.state.coordinator.next_sequence);
             let notices = Notices { asks: asks.clone(), is_again, told, lacks }.encode();
             let message = Message::Notices { view, notices };
             cx.send_after(after, self.state.other_leader(shard), message);
@@ -304,7 +305,13 @@ impl Tiga {
     pub(super) fn repeat_notices(&mut self, cx: &mut Cx<'_, Self>) {
         let now = self.state.clock_us(cx);
         let patience = self.state.cluster.round_trip_max().us;
-        let Some(leading) = &mut self.state.leading else { return };
+        let State { leading, shards, log, commit, .. } = &mut self.state;
+        // The last cell of the log may have been appended without a word.
+        let last = Some(log.last_version());
+        let last = last.filter(|last| {
+            shards.as_ref().is_some_and(|shards| shards.through(log, commit) < *last)
+        });
+        let Some(leading) = leading else { return };
         let mut lacks: BTreeMap<ShardId, Vec<TxnId>> = BTreeMap::new();
         for (txn, stamp, shards) in leading.leader.unstamped() {
             if stamp.us() + patience > now {
@@ -318,7 +325,8 @@ impl Tiga {
         }
         let is_late = |cell: &SnapshotVersion| last_of(*cell).us() + patience <= now;
         let due = leading.announcements_due.first().copied();
-        let asks: Vec<_> = leading.next_due().into_iter().chain(due).filter(is_late).collect();
+        let asks: Vec<_> =
+            leading.next_due().into_iter().chain(due).chain(last).filter(is_late).collect();
         if !lacks.is_empty() || !asks.is_empty() {
             cx.mark("tiga.notices_repeated");
             asks.iter().for_each(|cell| leading.note_asked(*cell, true));

@@ -152,7 +152,10 @@ impl Leader {
         // §3.2. The paper takes the clock. A clock that is ahead would make the rows unusable for
         // as long, so that the stamp is raised no further than necessary.
         let floor = Stamp::from(self.queue.floor(&footprint)).max(self.promised());
-        let accepted = if wanted > floor { wanted } else { self.raises.issue_above(floor) };
+        let accepted = match wanted > floor && !self.queue.is_taken(wanted.into()) {
+            true => wanted,
+            false => self.raises.issue_above(floor.max(wanted)),
+        };
         self.queue.insert(txn, accepted.into(), footprint);
         self.involved.insert(txn, shards);
         let agreement = self.agreements.entry(txn).or_default();
@@ -381,7 +384,6 @@ impl Leader {
         let due: Vec<_> = pending.take_while(is_due).collect();
         for (version, txn) in due {
             let stamp = version.into();
-            self.queue.make_ready(txn);
             effects.ready.push((txn, stamp));
             self.release(txn, stamp, effects);
         }
@@ -406,7 +408,10 @@ impl Leader {
     }
 
     fn release(&mut self, txn: TxnId, stamp: Stamp, effects: &mut Effects) {
-        self.queue.release(txn);
+        match self.order {
+            Order::Heads => self.queue.release(txn),
+            Order::Watermarks | Order::Bounded { .. } => self.queue.remove(txn),
+        }
         self.involved.remove(&txn);
         self.agreements.remove(&txn);
         self.released.insert(txn);

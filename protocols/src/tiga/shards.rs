@@ -116,8 +116,8 @@ pub(super) struct Stream {
     subscribers: BTreeSet<NodeId>,
     /// The rows sent to the shard, until all of its replicas have them.
     retained: Retained,
-    /// Whether rows that have arrived were dropped for lack of room.
-    has_evicted: bool,
+    /// The first cell whose rows were dropped for lack of room when they arrived, or before.
+    evicted: Option<SnapshotVersion>,
     /// Up to this cell each replica of the shard needs nothing more.
     kept: BTreeMap<NodeId, SnapshotVersion>,
     /// The replicas of the shard that have said up to which cell they retain nothing, although this
@@ -144,7 +144,7 @@ impl Shards {
                 through: Default::default(),
                 subscribers: BTreeSet::new(),
                 retained: Retained::default(),
-                has_evicted: false,
+                evicted: None,
                 kept,
                 truncated: BTreeMap::new(),
             };
@@ -176,7 +176,7 @@ impl Shards {
     }
 
     /// The cell through which all shards are committed, as far as this node knows.
-    fn through(&self, log: &Log, commit: &Commit) -> SnapshotVersion {
+    pub(super) fn through(&self, log: &Log, commit: &Commit) -> SnapshotVersion {
         let of = |stream: &Stream| match stream.through {
             (view, through) if view == log.view => through,
             _ => SnapshotVersion::ZERO,

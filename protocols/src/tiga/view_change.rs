@@ -477,6 +477,9 @@ impl Tiga {
     /// Begins to lead, with the log of the view.
     fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         self.correct_clock(cx);
+        // Earlier logs and promises are void, and may have been far ahead.
+        self.state.ahead_us = 0;
+        self.state.follow_log(cx);
         let now = self.state.clock_us(cx);
         self.state.raise_ceiling(cx, now);
         let leading = Leading::new(&self.state, cx.log_head(), now);

@@ -131,7 +131,8 @@ impl Shards {
             self.sizes.1 -= self.sizes.0.remove(&version).unwrap_or_default();
             for (shard, _) in rows.keys() {
                 let Some(stream) = self.streams.get_mut(shard) else { continue };
-                stream.has_evicted = mutate!(EvictedForgotten: true => stream.has_evicted);
+                let first = stream.evicted.map_or(version, |first| first.min(version));
+                stream.evicted = mutate!(EvictedForgotten: Some(first) => stream.evicted);
             }
             has_evicted = true;
         }
@@ -332,8 +333,11 @@ impl Tiga {
         let Some(shards) = &mut self.state.shards else { return };
         let scheduled = self.state.log.version_at(shards.scheduled);
         for (version, items) in all {
-            // Rows of cells that were run have been received before.
-            if version <= executed || version <= shards.kept {
+            // Rows of cells that were run have been received before. After a cell that lacks rows,
+            // others would take the room that it needs.
+            let is_room = |first: SnapshotVersion| version < first;
+            let is_used = version <= executed || version <= shards.kept;
+            if is_used || !shards.streams[&shard].evicted.is_none_or(is_room) {
                 continue;
             }
             for item in items {
@@ -361,11 +365,8 @@ impl Tiga {
         if shards.sizes.1 > most / 2 {
             return;
         }
-        let streams = shards.streams.values_mut().filter(|stream| stream.has_evicted);
-        let sources = streams.filter_map(|stream| {
-            stream.has_evicted = false;
-            stream.source
-        });
+        let streams = shards.streams.values_mut();
+        let sources = streams.filter_map(|stream| stream.evicted.take().and(stream.source));
         for source in sources.collect::<Vec<_>>() {
             self.subscribe(cx, source, SnapshotVersion::ZERO);
         }
