@@ -91,6 +91,8 @@ messages! {
             is_leaving: bool,
             /// With several shards: it needs nothing more from others for cells up to this one.
             received: u64 as Number,
+            /// The last version that readers see there.
+            version: u64 as Number,
             /// How long messages of the receiver took, by both clocks, as `delays.rs` encodes it.
             delay: u64 as Varint,
             /// The position before the first cell that it can send.

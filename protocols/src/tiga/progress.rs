@@ -21,6 +21,8 @@ struct Readings {
     sent: u64,
     delay: u64,
     received: u64,
+    /// The last version that readers see there.
+    version: u64,
     clock: u64,
     difference: u64,
 }
@@ -40,6 +42,7 @@ impl PeerState {
             leads,
             is_leaving,
             received,
+            version,
             delay,
             first,
             published,
@@ -81,7 +84,7 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        Some((told, Readings { sent, delay, received, clock, difference }))
+        Some((told, Readings { sent, delay, received, version, clock, difference }))
     }
 }
 
@@ -126,6 +129,7 @@ impl Tiga {
                 leads,
                 is_leaving,
                 received: self.state.shards.as_ref().map_or(0, |shards| shards.kept.0),
+                version: self.state.published.0,
                 delay: encode_delay(self.state.delays.of(node.index(), is_fast)),
                 first: kept.first.0,
                 published: kept.published.0,
@@ -185,12 +189,13 @@ impl Tiga {
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let Some((told, readings)) = PeerState::of(message) else { return };
-        let Readings { sent, delay, received, clock, difference } = readings;
+        let Readings { sent, delay, received, version, clock, difference } = readings;
         self.note_clock(cx, from, (clock, decode_delay(difference)));
         if sent <= US_MAX {
             self.follow_leader(cx, from, sent);
         }
         self.note_kept(from, SnapshotVersion(received));
+        self.state.published_by[from.index()] = SnapshotVersion(version);
         let now = self.state.clock_us(cx);
         let delays = &mut self.state.delays;
         delays.note_arrival(from.index(), sent, now);

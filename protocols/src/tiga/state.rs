@@ -73,6 +73,8 @@ pub(super) struct State {
     pub commit: Commit,
     /// The last version that readers see. With several shards it may be a cell of another one.
     pub published: SnapshotVersion,
+    /// The same of each node, as it was last told.
+    pub published_by: Vec<SnapshotVersion>,
     /// §3.4: the order in this view, beside the log.
     pub fast: FastPath,
     pub own_replies: OwnReplies,
@@ -157,6 +159,7 @@ impl State {
             incoming: Incoming::default(),
             commit: Commit::new(n),
             published: SnapshotVersion::ZERO,
+            published_by: vec![SnapshotVersion::ZERO; all],
             fast: FastPath::new(Span::from_ms(setup.options.window_ms), Stamp::ZERO),
             own_replies: OwnReplies::new(),
             leading: None,
@@ -230,8 +233,12 @@ impl State {
             ("clock_offset_us", self.clocks.worst_offset(self.cluster.node_count())),
             ("clock_corrected_us", self.clocks.shift().unsigned_abs()),
         ];
-        let counters: BTreeMap<String, u64> =
+        let mut counters: BTreeMap<String, u64> =
             counters.map(|(name, value)| (name.to_owned(), value)).into();
+        for node in self.cluster.peers_of(self.node) {
+            let version = self.published_by[node.index()];
+            counters.insert(format!("peer_applied_{}", node.0), version.0);
+        }
         Status {
             version: self.published,
             coordinator: self.leader(),
