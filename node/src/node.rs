@@ -34,6 +34,7 @@ use crate::meter::Meter;
 use crate::panics::caught;
 use crate::pool::ThreadedPool;
 pub use crate::start_report::StartReport;
+use crate::start_report::settings_of;
 use pangea_sql::engine::Engine;
 use pangea_sql::history::{History, TICK};
 use pangea_sql::session::now as sql_now;
@@ -388,12 +389,6 @@ fn remember<P: Protocol>(handle: Handle<P>) -> Result<Option<JoinHandle<()>>, St
     };
     let thread = std::thread::Builder::new().name(HISTORIAN.to_owned()).spawn(run);
     thread.map(Some).map_err(|error| StartError::Threads(error.to_string()))
-}
-
-/// A protocol's settings, formatted as its table of the configuration file, for display.
-fn settings_of(options: &impl serde::Serialize) -> String {
-    let settings = toml::to_string(options);
-    settings.map_or_else(|error| error.to_string(), |settings| settings.trim_end().to_owned())
 }
 
 /// Runs the event loop to its end, and turns a panic of the protocol into a failure of the node.

@@ -7,6 +7,12 @@ use crate::checkpoint::Loaded;
 use crate::log::Recovered;
 use crate::node::NodeOptions;
 
+/// A protocol's settings, formatted as its table of the configuration file, for display.
+pub(crate) fn settings_of(options: &impl serde::Serialize) -> String {
+    let settings = toml::to_string(options);
+    settings.map_or_else(|error| error.to_string(), |settings| settings.trim_end().to_owned())
+}
+
 /// A report on the state that a node found on disk when it started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartReport {

@@ -9,8 +9,8 @@
 //! A cell is forgotten when it is published here, a durable checkpoint of this replica contains
 //! it, and no peer needs it that is only a little behind. For a peer that is further behind than
 //! `behind_bytes` nothing is kept: it takes a checkpoint (`checkpoint.rs`). The last cells are also
-//! kept for the hashes of the next view. Decisions are forgotten when all replicas of all shards have
-//! the logs with which the view begins.
+//! kept for the hashes of the next view. Decisions are forgotten when all replicas of all shards
+//! have the logs with which the view begins.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -6,9 +6,9 @@
 //! tells the sender.
 //!
 //! On the fast path a transaction has to arrive in time, so the longest delay of late counts. On
-//! the other path a leader raises the stamp of a transaction that is a little late, and nobody waits
-//! longer for it than if it had come in time. A stamp that is too far ahead would make it wait. So
-//! the shortest delay counts.
+//! the other path a leader raises the stamp of a transaction that is a little late, and nobody
+//! waits longer for it than if it had come in time. A stamp that is too far ahead would make it
+//! wait. So the shortest delay counts.
 
 use std::collections::VecDeque;
 

@@ -239,10 +239,10 @@ impl State {
             let version = self.published_by[node.index()];
             counters.insert(format!("peer_applied_{}", node.0), version.0);
         }
-        Status {
+        let mut status = Status {
             version: self.published,
             coordinator: self.leader(),
-            members: self.replica.topology.node_ids().collect(),
+            members: self.replica.group.nodes().to_vec(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),
             differing: self.digests.differing_nodes(),
@@ -250,7 +250,17 @@ impl State {
             refused: self.refused(),
             counters,
             ..Status::default()
+        };
+        // The replicas of a shard have their own numbering.
+        let node = |replica: &mut NodeId| *replica = self.replica.node(*replica);
+        status.differing.iter_mut().chain(&mut status.strangers).for_each(node);
+        if let Some(first) = &mut status.first_start {
+            first.missing.iter_mut().for_each(node);
         }
+        if let Some(rejoin) = &mut status.rejoin {
+            rejoin.missing.iter_mut().chain(&mut rejoin.forgetful).for_each(node);
+        }
+        status
     }
 
     /// The last published version, and its position in the log.

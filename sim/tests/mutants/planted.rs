@@ -5,6 +5,7 @@
 mod geogauss_profiles;
 mod lists;
 mod named;
+mod tiga_profiles;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -151,30 +152,6 @@ impl Profile {
         Self::Upgraded,
         Self::Killed,
     ];
-
-    /// The profiles of runs that find a bug in Tiga.
-    fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
-        match bug {
-            Bug::RecoveredForgotten => &[Self::Mute],
-            Bug::StartUnverified
-            | Bug::SettledAlone
-            | Bug::OldViewCounts
-            | Bug::OtherShardsUncommitted
-            | Bug::ReceivedForgotten
-            | Bug::UsedForgotten => &[Self::DrawnDivided],
-            Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
-            Bug::RetainedForgotten
-            | Bug::OutcomesForgotten
-            | Bug::KeptInMemory
-            | Bug::BegunForgotten
-            | Bug::EvictedForgotten
-            | Bug::TruncatedUntold => &[Self::AwayDivided],
-            Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
-            Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
-            Bug::RejoinedVotes => &[Self::Replaced],
-            _ => &[Self::Drawn],
-        }
-    }
 
     /// The profiles that are tried first for a bug.
     fn of(bug: Bug) -> &'static [Self] {

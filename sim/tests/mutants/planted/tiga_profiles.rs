@@ -1,0 +1,31 @@
+//! The profiles of Tiga.
+
+use pangea_core::planted::Bug;
+
+use super::Profile;
+
+impl Profile {
+    /// The profiles that are tried first for a bug in Tiga.
+    pub(super) fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
+        match bug {
+            Bug::RecoveredForgotten => &[Self::Mute],
+            Bug::StartUnverified
+            | Bug::SettledAlone
+            | Bug::OldViewCounts
+            | Bug::OtherShardsUncommitted
+            | Bug::ReceivedForgotten
+            | Bug::UsedForgotten => &[Self::DrawnDivided],
+            Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
+            Bug::RetainedForgotten
+            | Bug::OutcomesForgotten
+            | Bug::KeptInMemory
+            | Bug::BegunForgotten
+            | Bug::EvictedForgotten
+            | Bug::TruncatedUntold => &[Self::AwayDivided],
+            Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
+            Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
+            Bug::RejoinedVotes => &[Self::Replaced],
+            _ => &[Self::Drawn],
+        }
+    }
+}
