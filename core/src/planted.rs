@@ -303,8 +303,6 @@ bugs! {
         "A checkpoint lacks the rows that are retained for other shards.";
     OutcomesForgotten, "outcomes-forgotten",
         "A checkpoint lacks outcomes for which clients wait on other shards.";
-    KeptInMemory, "kept-in-memory",
-        "A replica needs no rows that a peer's checkpoint in its memory contains.";
     ReceivedForgotten, "received-forgotten",
         "A restarted node has not got the rows that other shards had sent it.";
     RunTwice, "run-twice",

@@ -358,8 +358,8 @@ fn records_and_checkpoints_survive_their_encoding() {
 fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
     let mut numbers = [1; 10];
     change(&mut numbers);
-    let [view, normal, last, committed, first, published, done_below, replaced, decisions, durable] =
-        numbers;
+    let [view, normal, last, committed, first, published, rest @ ..] = numbers;
+    let [done_below, replaced, decisions, durable] = rest;
     Message::Progress {
         sent: u64::MAX,
         clock: u64::MAX,

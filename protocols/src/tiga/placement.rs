@@ -137,7 +137,8 @@ pub(super) fn place(
                 (Some(first), _) => usize::from(region(first) == region(node)),
                 (None, _) => sound_in(region(node)).len(),
             };
-            let is_home = matches!(preference, Preference::In(home) if region(node) == home && is_whole(home));
+            let is_home = matches!(preference, Preference::In(home)
+                if region(node) == home && is_whole(home));
             Some((is_sound, is_home, company, present.contains(&node), last, Reverse(node)))
         };
         let fit = topology.node_ids().filter(|node| shard(*node) == of);

@@ -22,8 +22,9 @@
 //! - **Views.** The replica had promised to follow views that were decided, so that enough peers
 //!   know them. It does not lead one of them again, because it may have begun it before.
 //! - **Numbers and stamps.** Those that reached a peer are known there. Others are free. With
-//!   several shards, nodes of other shards may know more: many numbers are skipped. Their stamps are
-//!   below the begin of the view with which the replica counts again, or never will be in a log.
+//!   several shards, nodes of other shards may know more: many numbers are skipped. Their stamps
+//!   are below the begin of the view with which the replica counts again, or never will be in a
+//!   log.
 //! - **Agreement.** See `agreement/durable_state.rs`.
 
 use bytes::Bytes;

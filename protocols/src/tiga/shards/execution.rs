@@ -238,8 +238,7 @@ impl Shards {
     /// Needs nothing more up to the last cell whose rows are durable here. Behind a checkpoint of a
     /// peer, which is in memory alone, nothing is.
     pub(in super::super) fn keep_logged(&mut self, log: &Log) {
-        let is_whole = log.needed_base() == Position(0);
-        if mutate!(KeptInMemory: is_whole => true) {
+        if log.needed_base() == Position(0) {
             self.kept = self.kept.max(self.logged);
         }
     }

@@ -108,7 +108,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::UsedForgotten,
     Bug::RetainedForgotten,
     Bug::OutcomesForgotten,
-    Bug::KeptInMemory,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

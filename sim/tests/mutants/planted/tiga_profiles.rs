@@ -18,7 +18,6 @@ impl Profile {
             Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
             Bug::RetainedForgotten
             | Bug::OutcomesForgotten
-            | Bug::KeptInMemory
             | Bug::BegunForgotten
             | Bug::EvictedForgotten
             | Bug::TruncatedUntold => &[Self::AwayDivided],
