@@ -52,7 +52,8 @@ const OWN: &[Mark] = &[
     mark("tiga.read_waits", "a read waits for what clients were told of on the fast path"),
     // §3.7, the log.
     mark("tiga.log_of_another_view", "cells arrive from a leader of another view"),
-    mark("tiga.log_too_early", "cells arrive before those before them"),
+    mark("tiga.log_too_early", "cells arrive before those before them")
+        .rare("a connection ends while a view begins"),
     mark("tiga.log_again", "cells arrive that are known"),
     mark("tiga.fetch", "transactions that are in the log alone are asked for"),
     mark("tiga.malformed_log", "cells are refused: they make no sense").never(NONSENSE),
@@ -109,7 +110,8 @@ const OWN: &[Mark] = &[
         .rare("what is missing arrives during a transfer"),
     mark("tiga.checkpoint_installed", "a peer's checkpoint is installed"),
     mark("tiga.outcome_unknown", "a transaction is in a peer's checkpoint, and was not run here"),
-    mark("tiga.record_after_gap", "a restart skips cells after a checkpoint that a crash took"),
+    mark("tiga.record_after_gap", "a restart skips cells after a checkpoint that a crash took")
+        .rare("a crash has to follow a peer's checkpoint; runs that are aimed at it hit it"),
     mark("tiga.malformed_checkpoint", "a peer's checkpoint makes no sense").never(NONSENSE),
     mark("tiga.sealed", "a leader ignores a transaction: too few replicas are there to commit it"),
     mark("tiga.other_program", "a leader ignores a transaction of another program"),
