@@ -37,6 +37,22 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
 }
 
+impl Status {
+    /// Replaces the numbers of nodes, which are those of a shard's replicas, by others.
+    pub fn renumber(&mut self, node: impl Fn(NodeId) -> NodeId) {
+        let node = |replica: &mut NodeId| *replica = node(*replica);
+        self.coordinator.iter_mut().for_each(node);
+        self.members.iter_mut().for_each(node);
+        self.differing.iter_mut().chain(&mut self.strangers).for_each(node);
+        if let Some(first) = &mut self.first_start {
+            first.missing.iter_mut().for_each(node);
+        }
+        if let Some(rejoin) = &mut self.rejoin {
+            rejoin.missing.iter_mut().chain(&mut rejoin.forgetful).for_each(node);
+        }
+    }
+}
+
 /// The first start of a replica, if the protocol requires more nodes for it than for normal
 /// operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

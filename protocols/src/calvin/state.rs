@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pangea_core::ids::{NodeId, Ticket, TxnId};
+use pangea_core::ids::{Ticket, TxnId};
 use pangea_core::protocol::{ListedEpoch, Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
@@ -166,16 +166,7 @@ impl State {
             status.counters.insert(format!("peer_applied_{}", node.0), epoch.0);
         }
         // The group has its own numbering.
-        let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
-        status.coordinator.iter_mut().for_each(node);
-        status.members.iter_mut().for_each(node);
-        status.differing.iter_mut().chain(&mut status.strangers).for_each(node);
-        if let Some(first) = &mut status.first_start {
-            first.missing.iter_mut().for_each(node);
-        }
-        if let Some(rejoin) = &mut status.rejoin {
-            rejoin.missing.iter_mut().chain(&mut rejoin.forgetful).for_each(node);
-        }
+        status.renumber(|replica| self.inputs.node(replica));
         status
     }
 

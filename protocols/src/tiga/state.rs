@@ -241,8 +241,7 @@ impl State {
         }
         let mut status = Status {
             version: self.published,
-            coordinator: self.leader(),
-            members: self.replica.group.nodes().to_vec(),
+            members: self.replica.topology.node_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),
             differing: self.digests.differing_nodes(),
@@ -252,14 +251,8 @@ impl State {
             ..Status::default()
         };
         // The replicas of a shard have their own numbering.
-        let node = |replica: &mut NodeId| *replica = self.replica.node(*replica);
-        status.differing.iter_mut().chain(&mut status.strangers).for_each(node);
-        if let Some(first) = &mut status.first_start {
-            first.missing.iter_mut().for_each(node);
-        }
-        if let Some(rejoin) = &mut status.rejoin {
-            rejoin.missing.iter_mut().chain(&mut rejoin.forgetful).for_each(node);
-        }
+        status.renumber(|replica| self.replica.node(replica));
+        status.coordinator = self.leader();
         status
     }
 
