@@ -307,6 +307,12 @@ bugs! {
         "A restarted node has not got the rows that other shards had sent it.";
     RunTwice, "run-twice",
         "A checkpoint forgets which transactions a coordinator may send again.";
+    VoidRun, "void-run",
+        "A transaction runs although another of its shards has it at another place.";
+    ListsIncomplete, "lists-incomplete",
+        "A missing list of places counts as an empty one before it has arrived.";
+    PlacesForgotten, "places-forgotten",
+        "A restarted node has not got the places that other shards had sent it.";
     RejoinedVotes, "rejoined-votes",
         "A replaced node counts in views and commits at once.";
 }

@@ -20,6 +20,7 @@ mod what {
     pub const COMMITTED: u8 = 1;
     pub const ABORTED: u8 = 2;
     pub const LEFT: u8 = 3;
+    pub const VOID: u8 = 4;
 }
 
 const WHAT: &str = "items";
@@ -63,6 +64,7 @@ impl RemoteResult {
             Self::Outcome(txn, ShardOutcome::FootprintViolated | ShardOutcome::Served) => {
                 head(what::LEFT, *txn)
             }
+            Self::Outcome(txn, ShardOutcome::Void) => head(what::VOID, *txn),
         }
     }
 
@@ -84,6 +86,7 @@ impl RemoteResult {
                 Self::Outcome(txn, ShardOutcome::Ran(Err(abort)))
             }
             what::LEFT => Self::Outcome(txn, ShardOutcome::FootprintViolated),
+            what::VOID => Self::Outcome(txn, ShardOutcome::Void),
             _ => return Err(DecodeError::new(WHAT)),
         })
     }

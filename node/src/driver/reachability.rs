@@ -57,14 +57,16 @@ pub(super) enum StartWaits {
     /// Another program, or another node's checkpoint, because the procedures of this one differ
     /// from those that an epoch needs. May begin at any time.
     Refused(String),
+    /// A restarted node, until it knows which of its last transactions are committed.
+    Restart(String),
 }
 
 impl StartSeen {
     /// Whether no clients are accepted.
     fn is_closed(&self) -> bool {
         match self {
-            Self::Waits(StartWaits::Rejoin(_) | StartWaits::Refused(_)) => true,
             Self::Waits(StartWaits::First(_)) | Self::Unknown | Self::Over => false,
+            Self::Waits(_) => true,
         }
     }
 }
@@ -229,7 +231,9 @@ impl Reachability {
             StartSeen::Unknown | StartSeen::Over => None,
             StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first, seen)),
             StartSeen::Waits(StartWaits::Rejoin(rejoin)) => Some(self.describe_rejoin(rejoin)),
-            StartSeen::Waits(StartWaits::Refused(why)) => Some(why.clone()),
+            StartSeen::Waits(StartWaits::Refused(why) | StartWaits::Restart(why)) => {
+                Some(why.clone())
+            }
         }
     }
 

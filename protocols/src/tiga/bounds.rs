@@ -65,7 +65,8 @@ impl Tiga {
     /// The clock of another leader read `sent`. One that is behind follows, as it does when it
     /// hears promises. Otherwise the others would wait for it.
     pub(super) fn follow_leader(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, sent: u64) {
-        if self.state.is_bounded() && self.state.views.view.leaders.contains(&from) {
+        let is_silent = self.state.is_bounded() || self.state.views.view.is_detective;
+        if is_silent && self.state.views.view.leaders.contains(&from) {
             self.follow_promise(cx, Stamp::last_of(sent));
         }
     }

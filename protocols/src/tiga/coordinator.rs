@@ -46,6 +46,9 @@ pub(super) struct Coordinator {
     pub unsettled: BTreeSet<TxnId>,
     /// Those of this step, which are sent at its end.
     pub unsent: Vec<Arc<Stamped>>,
+    /// With the detective approach: by how much stamps are later than the expected arrival, in
+    /// microseconds.
+    pub headroom_us: u64,
 }
 
 /// Which transactions in flight are sent again.
@@ -67,10 +70,18 @@ pub(super) struct InFlight {
     pub result: Option<RunResult>,
     /// The same with several shards.
     pub outcome: Option<ShardOutcome>,
-    /// How often it has left its footprint.
-    pub tries: u32,
+    pub tries: Tries,
     /// §3.4: the fast replies, if there is a fast path.
     pub replies: Option<Replies<RunResult>>,
+}
+
+/// How often a transaction had to be stamped again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tries {
+    /// Because it has left its footprint.
+    pub left: u32,
+    /// Since then, because it was late on some of its shards (§3.8).
+    pub late: u32,
 }
 
 impl Coordinator {
@@ -82,6 +93,7 @@ impl Coordinator {
             in_flight: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             unsent: Vec::new(),
+            headroom_us: super::shards::adapted(0, false),
         }
     }
 }
@@ -110,19 +122,19 @@ impl Tiga {
             return self.look_up(cx, ticket, program, 0);
         }
         let footprint = self.found_footprint(cx, &program);
-        self.stamp(cx, (ticket, 0), program, (footprint, ShardSet::default()));
+        self.stamp(cx, (ticket, Tries::default()), program, (footprint, ShardSet::default()));
     }
 
     /// §3.1: gives a transaction its stamp.
     pub(super) fn stamp(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        (ticket, tries): (Ticket, u32),
+        (ticket, tries): (Ticket, Tries),
         program: Program,
         (footprint, shards): (Option<Footprint>, ShardSet),
     ) {
         let now = self.state.clock_us(cx);
-        let delay = self.time_to_arrive(shards);
+        let delay = self.time_to_arrive(shards) + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
         let coordinator = &mut self.state.coordinator;
@@ -182,7 +194,7 @@ impl Tiga {
     /// Answers the reads for which enough is published.
     pub(super) fn answer_reads(&mut self, cx: &mut Cx<'_, Self>) {
         let (at, nothing) = (cx.store.published(), Overlay::new());
-        if at < self.state.told_version {
+        if at < self.state.told_version.max(self.state.shown_version) {
             if !self.state.waiting_reads.is_empty() {
                 cx.mark("tiga.read_waits");
             }
@@ -259,6 +271,8 @@ impl Tiga {
         let last = unsent.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
         self.state.raise_ceiling(cx, last);
         self.send_transactions(cx, &unsent, None);
+        let stamps = unsent.iter().map(|it| (it.request.shards, it.stamp));
+        self.ask_to_close(cx, &stamps.collect::<Vec<_>>());
         cx.reached(Milestone::Batched, self.state.coordinator.next_sequence);
     }
 

@@ -18,6 +18,8 @@ pub enum Decided {
         number: u64,
         /// The leaders of the shards.
         leaders: Vec<NodeId>,
+        /// Whether they release transactions before they agree (§3.8).
+        is_detective: bool,
     },
     /// The logs with which a view begins. They count if no later view was decided before them.
     Start {
@@ -36,6 +38,8 @@ pub(super) struct View {
     pub number: ViewNumber,
     /// The leaders of the shards, by their nodes.
     pub leaders: Vec<NodeId>,
+    /// Whether they release transactions before they agree (§3.8).
+    pub is_detective: bool,
 }
 
 impl View {
@@ -43,6 +47,7 @@ impl View {
         out.put_varint(self.number.0);
         out.put_varint(self.leaders.len() as u64);
         self.leaders.iter().for_each(|leader| out.put_u16(leader.0));
+        out.put_u8(u8::from(self.is_detective));
     }
 
     /// Decodes the bytes that [`View::encode`] wrote.
@@ -52,7 +57,8 @@ impl View {
     pub(super) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let number = ViewNumber(number(from, "view")?);
         let leaders = (0..from.count("view")?).map(|_| Ok(NodeId(from.u16("view")?)));
-        Ok(Self { number, leaders: leaders.collect::<Result<_, DecodeError>>()? })
+        let leaders = leaders.collect::<Result<_, DecodeError>>()?;
+        Ok(Self { number, leaders, is_detective: from.u8("view")? == 1 })
     }
 
     /// Whether the nodes of a cluster can have this view: each shard has a leader.
@@ -79,9 +85,9 @@ impl Decided {
     /// Whether the replicas of a cluster can have decided this.
     pub(super) fn is_sound(&self, cluster: &Topology) -> bool {
         match self {
-            Self::View { number, leaders } => {
-                let view = View { number: ViewNumber(*number), leaders: leaders.clone() };
-                view.is_sound(cluster)
+            Self::View { number, leaders, is_detective } => {
+                let (number, leaders) = (ViewNumber(*number), leaders.clone());
+                View { number, leaders, is_detective: *is_detective }.is_sound(cluster)
             }
             Self::Start { number, base, logs } => {
                 let is_log = |log: &Vec<u8>| {

@@ -85,7 +85,7 @@ fn replies() -> Bytes {
 }
 
 fn agreement() -> Vec<Record<Decided>> {
-    let view = Decided::View { number: 3, leaders: vec![NodeId(2)] };
+    let view = Decided::View { number: 3, leaders: vec![NodeId(2)], is_detective: true };
     let start = Decided::Start { number: 3, base: 2, logs: vec![suffix().encode().to_vec()] };
     let entries = vec![view, start];
     vec![Record::Trimmed(3), Record::Entries { from: 3, entries }, Record::Decided(4)]
@@ -149,6 +149,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::View {
             view: 4,
             leaders: vec![NodeId(2), NodeId(0)],
+            is_detective: true,
             started: 3,
             base: 2,
             log: suffix().encode(),
@@ -158,7 +159,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Resubscribe { has: SnapshotVersion(310) },
         Message::Truncated { upto: SnapshotVersion(310) },
         Message::Unsubscribe {},
-        Message::Committed { view: 3, through: 300, cells: vec![298, 300] },
+        Message::Committed { view: 3, through: 300, cells: vec![298, 300], listed: 298 },
+        Message::Close { view: 3, cell: SnapshotVersion(310) },
         Message::Items { items: Bytes::new() },
         Message::Outcome { version: SnapshotVersion(300), result: Bytes::from_static(&[3; 9]) },
         Message::Digests {
@@ -275,7 +277,8 @@ fn look_at_state(input: &[u8]) -> Outcome {
 }
 
 fn states() -> Vec<Vec<u8>> {
-    let view = View { number: ViewNumber(4), leaders: vec![NodeId(2)] };
+    let (number, leaders) = (ViewNumber(4), vec![NodeId(2)]);
+    let view = View { number, leaders, is_detective: true };
     let limit = Limit { us: 1_000_000, sequence: 70_000 };
     let meta = Meta {
         log_head: LogPosition(9),

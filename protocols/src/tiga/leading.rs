@@ -82,7 +82,7 @@ impl Leading {
     pub(super) fn new(state: &State, record: LogPosition, now: u64) -> Self {
         let State { log, node, shard, cluster, .. } = state;
         let (closed, shards) = (log.last_version(), cluster.partitions.shards());
-        let order = state.options.rule(cluster);
+        let order = state.options.rule(cluster, state.views.view.is_detective);
         let mut leader = Leader::new(*shard, shards, *node, order, last_of(closed));
         // Whatever this node has raised in an earlier view is in the log, or void. It may have been
         // far ahead of its clock then.
@@ -297,7 +297,11 @@ impl State {
         }
         let now = self.clock_us(cx);
         self.raise_ceiling(cx, now);
-        let most_us = now + Span::from_ms(self.options.future_max_ms).us;
+        let mut most_us = now + Span::from_ms(self.options.future_max_ms).us;
+        if self.views.view.is_detective {
+            // The clock of another leader may be ahead. A stamp that is replaced is void.
+            most_us += self.clocks_differ_at_most().us;
+        }
         self.note_bounds(now);
         let is_far = stamped.stamp.us() > most_us;
         if is_far {

@@ -73,7 +73,8 @@ const OWN: &[Mark] = &[
     mark("tiga.looked_up", "a reconnaissance finds the footprint of a program"),
     mark("tiga.left_footprint", "a transaction has left its footprint, and is ordered again"),
     mark("tiga.left_too_often", "a transaction has left its footprint too often")
-        .never("no workload moves its rows so fast"),
+        .rare("few programs move their rows so fast"),
+    mark("tiga.revoked", "a transaction has different stamps in the logs of its shards"),
     mark("tiga.looked_too_far", "a program accesses too much for a reconnaissance")
         .never("no workload has so large transactions"),
     mark("tiga.footprint_too_large", "a footprint is too large for a message")

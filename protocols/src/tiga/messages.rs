@@ -172,6 +172,8 @@ messages! {
             view: u64 as Number,
             /// Its leaders, in the order of the shards.
             leaders: Vec<NodeId>,
+            /// Whether they release transactions before they agree.
+            is_detective: bool,
             /// The last view whose logs are decided.
             started: u64 as Number,
             /// The view of the log that it continues.
@@ -204,12 +206,24 @@ messages! {
             through: u64 as Number,
             /// The versions of the cells that are new, or of the last cell.
             cells: Vec<u64> as Vec<Number>,
+            /// The last cell up to there of which the receiver's shard gets the places of its
+            /// transactions ([`Message::Items`]), or 0.
+            listed: u64 as Number,
         } control "message_ack", malformed "tiga.malformed_synced";
-        /// Rows of the sender's shard that transactions on the receiver's shard have read.
+        /// Rows of the sender's shard that transactions on the receiver's shard have read, and the
+        /// places of transactions of both shards in the log of the sender's.
         84 => Items {
             /// The rows by cell, as `shards/delivery.rs` encodes them.
             items: Bytes,
         } sized "message_batch";
+        /// §3.8: a coordinator has transactions up to a cell in which the shard of the receiver, a
+        /// leader, has no part. Its followers wait for the word that nothing comes before.
+        91 => Close {
+            /// The view.
+            view: u64 as Number,
+            /// The cell.
+            cell: SnapshotVersion,
+        } control "message_ack", malformed "tiga.malformed_notices";
         /// The outcome of a transaction of the receiver, whose shard does not run it.
         85 => Outcome {
             /// The version of its cell.

@@ -40,6 +40,7 @@
 //! | watermarks | §6 | `watermarks.rs` | Stamped, Watermark | that nothing will come before a stamp |
 //! | bounded clocks | §6 | `bounds.rs` | | the same, from clocks |
 //! | notices | §3.5 | `notices.rs` | Notices | the stamps and promises of other leaders |
+//! | detection | §3.8 | `shards/detection.rs` | Items, Close | whether all logs have one stamp |
 //! | several shards | | `shards.rs` | Committed, Subscribe, Unsubscribe, Resubscribe, Items, Truncated, Outcome, LookupRequest, LookupReply | the outcome on all shards |
 //! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
 //! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
@@ -190,7 +191,7 @@ use decided::View;
 pub use log::Suffix;
 use log::{Position, ViewNumber};
 pub use messages::Message;
-pub use options::{Options, Ordering, Path};
+pub use options::{Approach, Options, Ordering, Path};
 use rejoin::Known;
 use state::State;
 
@@ -422,8 +423,8 @@ impl Tiga {
             Message::Proposal { view, proposal } => {
                 self.on_proposal(cx, from, ViewNumber(view), &proposal);
             }
-            Message::View { view, leaders, started, base, log } => {
-                let view = View { number: ViewNumber(view), leaders };
+            Message::View { view, leaders, is_detective, started, base, log } => {
+                let view = View { number: ViewNumber(view), leaders, is_detective };
                 let start = (ViewNumber(started), ViewNumber(base), log);
                 self.on_view(cx, from, view, start);
             }
@@ -448,10 +449,11 @@ impl Tiga {
             Message::Resubscribe { has } => self.on_resubscribe(cx, from, has),
             Message::Truncated { upto } => self.on_truncated(cx, from, upto),
             Message::Unsubscribe {} => self.on_unsubscribe(from),
-            Message::Committed { view, through, cells } => {
+            Message::Committed { view, through, cells, listed } => {
                 let through = (ViewNumber(view), SnapshotVersion(through));
-                self.on_committed(from, through, &cells);
+                self.on_committed(from, through, (&cells, SnapshotVersion(listed)));
             }
+            Message::Close { view, cell } => self.on_close(cx, ViewNumber(view), cell),
             Message::Items { items } => self.on_items(cx, from, &items),
             Message::Outcome { version, result } => self.on_outcome(cx, version, &result),
             Message::LookupRequest { token, keys } => {

@@ -151,10 +151,13 @@ impl State {
     }
 
     /// Whether a transaction that another leader has had at a stamp is in the log, or was. Cells
-    /// that are forgotten are in the logs of all shards.
+    /// that are forgotten are in the logs of all shards, unless these may differ.
     fn is_over(&self, txn: TxnId, stamp: Stamp) -> bool {
         let is_forgotten = stamp <= last_of(self.log.version_at(self.log.base()));
-        self.log.contains(txn) || is_forgotten
+        let is_void = self.options.may_detect() && self.done.contains(txn);
+        // One that is over on another shard, and pending here, is void.
+        let is_pending = self.leading.as_ref().is_some_and(|it| it.leader.stamp_of(txn).is_some());
+        !is_pending && (self.log.contains(txn) || is_forgotten || is_void)
     }
 
     /// The stamp of a transaction that is pending or released here, or is in the log.
@@ -163,6 +166,13 @@ impl State {
         let ordered =
             leading.and_then(|it| it.leader.stamp_of(txn).or_else(|| it.released_at(txn)));
         ordered.or_else(|| self.log.stamp_of(txn))
+    }
+
+    /// The same, as the answer to a leader that has it pending. If leaders may release transactions
+    /// before they agree, it may be over here, and is void. Its stamp there does not matter then.
+    fn stamp_told(&self, txn: TxnId) -> Option<Stamp> {
+        let is_void = || self.options.may_detect() && self.done.contains(txn);
+        self.stamp_here(txn).or_else(|| is_void().then_some(Stamp::ZERO))
     }
 }
 
@@ -205,7 +215,9 @@ impl Tiga {
                 _ => false,
             };
             let Some(leading) = &mut self.state.leading else { return };
-            if !is_over {
+            let is_needed =
+                matches!(notice, Notice::Watermark(_)) || !leading.leader.is_detective();
+            if !is_over && is_needed {
                 let mut effects = Effects::default();
                 leading.leader.on_notice(from, notice, &mut effects);
                 leading.take(effects);
@@ -216,7 +228,7 @@ impl Tiga {
             self.state.raise_ceiling(cx, now);
         }
         let known: Vec<(TxnId, Stamp)> =
-            lacks.iter().filter_map(|txn| Some((*txn, self.state.stamp_here(*txn)?))).collect();
+            lacks.iter().filter_map(|txn| Some((*txn, self.state.stamp_told(*txn)?))).collect();
         let Some(leading) = &mut self.state.leading else { return };
         asks.into_iter().for_each(|cell| leading.note_asked(cell, is_again));
         let told = leading.notices.entry(from).or_default();
@@ -252,7 +264,8 @@ impl Tiga {
 
     /// Asks the other leaders to promise nothing more up to the next cell of this shard.
     pub(super) fn ask_for_promises(&mut self, cx: &mut Cx<'_, Self>) {
-        if !self.state.is_divided() {
+        // Coordinators ask if leaders do not agree first.
+        if !self.state.is_divided() || self.state.views.view.is_detective {
             return;
         }
         let last = self.state.log.last_version();
@@ -373,9 +386,10 @@ impl Tiga {
 
 impl super::leading::Leading {
     /// A leader waits for the end of a cell: this one has to promise it, and to tell its followers.
-    fn note_asked(&mut self, cell: SnapshotVersion, is_again: bool) {
+    pub(super) fn note_asked(&mut self, cell: SnapshotVersion, is_again: bool) {
+        let needs_promises = !self.leader.is_detective();
         // The word may be lost. With bounded clocks nobody waits for it, unless that is said.
-        if is_again || cell > self.promised && !self.leader.is_bounded() {
+        if needs_promises && (is_again || cell > self.promised && !self.leader.is_bounded()) {
             self.promises_due.insert(cell);
         }
         if cell > self.announced {

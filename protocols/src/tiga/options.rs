@@ -38,7 +38,14 @@ pub struct Options {
     /// Leaders are moved to a better place when that has been there for this long, in milliseconds.
     #[serde(deserialize_with = "within::<100, 3_600_000, _, _>")]
     pub move_ms: u64,
-    /// How leaders of several shards find out that nothing comes before a transaction.
+    /// When leaders of several shards agree on stamps (§3.8).
+    pub approach: Approach,
+    /// With `approach = "auto"`: leaders are near each other if messages between them take no
+    /// longer than this, in milliseconds.
+    #[serde(deserialize_with = "within::<0, 10_000, _, _>")]
+    pub colocation_ms: u64,
+    /// How leaders of several shards find out that nothing comes before a transaction, if they
+    /// agree before its release.
     pub order: Ordering,
     /// The largest difference between the clocks of two nodes, in milliseconds; 0 if it is not
     /// known. For `order = "bounded"` (§6).
@@ -77,6 +84,19 @@ pub enum Ordering {
     Bounded,
 }
 
+/// When leaders of several shards agree on the stamps of transactions (§3.8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approach {
+    /// Before the release if they are near each other, and after it otherwise. Each view decides.
+    Auto,
+    /// Before they release them.
+    #[default]
+    Preventive,
+    /// After that: their logs show whether all of them have used one stamp.
+    Detective,
+}
+
 /// The way in which transactions commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,6 +125,8 @@ impl Default for Options {
             future_max_ms: 1_000,
             leaders: AUTO.to_owned(),
             move_ms: 5_000,
+            approach: Approach::Preventive,
+            colocation_ms: 10,
             order: Ordering::Watermarks,
             clock_error_ms: 0,
             path: Path::Simple,
@@ -154,9 +176,12 @@ impl Options {
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
             leaders: [AUTO, ROTATED][rng.usize(..2)].to_owned(),
             move_ms: rng.u64(100..=3_000),
+            colocation_ms: rng.u64(0..=100),
             // Few drawn clocks keep a bound: runs with bounds draw them together.
             order: Ordering::Watermarks,
             clock_error_ms: 0,
+            // Drawn at last, so that searches without shards stay as they are.
+            approach: [Approach::Auto, Approach::Preventive, Approach::Detective][rng.usize(..3)],
         }
     }
 
@@ -196,9 +221,16 @@ impl Options {
         Ok(())
     }
 
+    /// Whether leaders may release transactions before they agree, in some view. Nodes of a region
+    /// then compare the logs of their shards before they run a cell.
+    pub(super) fn may_detect(&self) -> bool {
+        self.approach != Approach::Preventive
+    }
+
     /// The rule by which the leaders of a cluster release transactions.
-    pub(super) fn rule(&self, topology: &Topology) -> Order {
+    pub(super) fn rule(&self, topology: &Topology, is_detective: bool) -> Order {
         match self.order {
+            _ if is_detective => Order::Detective,
             Ordering::Bounded if topology.partitions.shards() > 1 => {
                 Order::Bounded { error: Span::from_ms(self.clock_error_ms) }
             }

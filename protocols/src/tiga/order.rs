@@ -31,6 +31,9 @@ pub enum Order {
         /// The largest difference between the clocks of two leaders at any time.
         error: Span,
     },
+    /// No agreement before the release. The logs of the shards say afterwards at which stamps each
+    /// leader has released a transaction: see [`super::detection`].
+    Detective,
 }
 
 /// A message from a leader to another.
@@ -225,8 +228,11 @@ impl Leader {
     }
 
     /// The stamp up to which all other leaders accept nothing: because they have promised it, or
-    /// because their clocks must be past it. `None` if there are no others.
+    /// because their clocks must be past it. `None` if there are no others, or they do not matter.
     pub fn passed(&self) -> Option<Stamp> {
+        if self.order == Order::Detective {
+            return None;
+        }
         self.marks.passed_by(self.others).map(|promised| promised.max(self.deduced))
     }
 
@@ -239,7 +245,8 @@ impl Leader {
     /// stamp and those shards.
     pub fn unstamped(&self) -> impl Iterator<Item = (TxnId, Stamp, ShardSet)> {
         let pending = self.queue.pending();
-        let lacking = pending.map(|(version, txn)| {
+        let is_told = |_: &_| self.order != Order::Detective;
+        let lacking = pending.filter(is_told).map(|(version, txn)| {
             let lacks = self.agreements[&txn].not_stamped_by(self.involved[&txn]);
             (txn, Stamp::from(version), lacks)
         });
@@ -291,7 +298,7 @@ impl Leader {
     pub fn promised(&self) -> Stamp {
         match self.order {
             Order::Heads => Stamp::ZERO,
-            Order::Watermarks => self.marks.own(),
+            Order::Watermarks | Order::Detective => self.marks.own(),
             // §6 (1). After a change of leaders the log may be ahead of the clock.
             Order::Bounded { .. } => {
                 let own = self.marks.own();
@@ -303,6 +310,11 @@ impl Leader {
     /// Whether clocks stand for promises.
     pub fn is_bounded(&self) -> bool {
         matches!(self.order, Order::Bounded { .. })
+    }
+
+    /// Whether leaders release transactions before they agree.
+    pub fn is_detective(&self) -> bool {
+        self.order == Order::Detective
     }
 
     /// The clock's reading.
@@ -317,6 +329,7 @@ impl Leader {
             Order::Heads => mutate!(RaisedToldAtHead: is_raised => false),
             Order::Watermarks => true,
             Order::Bounded { .. } => mutate!(BoundedWithoutExchange: true => false),
+            Order::Detective => false,
         }
     }
 
@@ -334,7 +347,7 @@ impl Leader {
                 self.make_ready(effects);
                 self.release_ready(effects);
             }
-            Order::Watermarks | Order::Bounded { .. } => {
+            Order::Watermarks | Order::Bounded { .. } | Order::Detective => {
                 self.touched.clear();
                 self.release_passed(effects);
             }
@@ -404,13 +417,14 @@ impl Leader {
                 let is_final = mutate!(BoundedWithoutExchange: is_final => true);
                 is_final && self.passed().is_none_or(|passed| stamp <= passed)
             }
+            Order::Detective => stamp <= self.clock,
         }
     }
 
     fn release(&mut self, txn: TxnId, stamp: Stamp, effects: &mut Effects) {
         match self.order {
             Order::Heads => self.queue.release(txn),
-            Order::Watermarks | Order::Bounded { .. } => self.queue.remove(txn),
+            Order::Watermarks | Order::Bounded { .. } | Order::Detective => self.queue.remove(txn),
         }
         self.involved.remove(&txn);
         self.agreements.remove(&txn);

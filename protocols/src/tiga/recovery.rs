@@ -75,7 +75,8 @@ impl State {
                 let number = ViewNumber(from.u64("view").expect(INTACT));
                 let shards = 0..self.cluster.partitions.shards();
                 let leaders = shards.map(|_| NodeId(from.u16("view").expect(INTACT))).collect();
-                let view = View { number, leaders };
+                let is_detective = from.u8("view").expect(INTACT) == 1;
+                let view = View { number, leaders, is_detective };
                 mutate!(ViewForgotten: self.views.view = view => ());
             }
             kind::CEILING => {
@@ -127,6 +128,7 @@ impl Tiga {
         (0..found.gaps).for_each(|_| cx.mark("tiga.record_after_gap"));
         state.log.finish_restore();
         state.settled = state.settled.min(state.log.last());
+        state.shown_version = state.log.last_version();
         state.commit.committed = state.commit.committed.max(state.settled);
         let me = state.replica.me;
         state.issue_above_ceiling();

@@ -22,6 +22,7 @@
 //! | delivery | `shards/delivery.rs` | Subscribe, Unsubscribe, Items | the rows of other shards |
 //! | retained rows | `shards/retained.rs` | Truncated | which rows nobody needs, or has room for |
 //! | checkpoint | `shards/checkpoint.rs` | Resubscribe | all that other shards may need |
+//! | detection | `shards/detection.rs` | Items, Close | whether all logs have a transaction at one stamp |
 //! | execution | `shards/execution.rs` | Items, Outcome | every outcome |
 //! | lookup | `shards/lookup.rs` | LookupRequest, LookupReply | the footprint of a program |
 //!
@@ -39,6 +40,7 @@
 
 mod checkpoint;
 mod delivery;
+mod detection;
 mod execution;
 mod lookup;
 mod retained;
@@ -58,18 +60,31 @@ use super::Tiga;
 use super::commit::{Commit, RECLAIM_VERSIONS_MAX};
 use super::log::{Log, Position, ViewNumber};
 use super::messages::Message;
+use super::options::Options;
+use super::stamp::Stamp;
 use super::state::State;
 pub(super) use checkpoint::ForOthers;
 #[cfg(test)]
 pub(super) use delivery::decode_items;
+use detection::Lists;
+pub(super) use detection::adapted;
 use lookup::Owner;
 use retained::Retained;
 
 /// The maximum number of versions that wait to be published, on a node that is behind.
 const CELLS_MAX: usize = 65_536;
 
-/// The rows of other shards for each cell.
-type Received = BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), RemoteReads>>;
+/// What other shards have sent for each cell.
+type Received = BTreeMap<SnapshotVersion, OfCell>;
+
+/// What other shards have sent for one cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct OfCell {
+    /// Rows that transactions have read there.
+    rows: BTreeMap<(ShardId, TxnId), RemoteReads>,
+    /// The transactions in the log of each other shard in which this one has a part.
+    places: BTreeMap<ShardId, Vec<(TxnId, Stamp)>>,
+}
 
 /// The state of a node as one of several shards.
 pub(super) struct Shards {
@@ -77,6 +92,8 @@ pub(super) struct Shards {
     own: ShardId,
     pub partitions: Arc<Partitions>,
     pub streams: BTreeMap<ShardId, Stream>,
+    /// Whether leaders may release transactions before they agree, so that logs are compared.
+    detects: bool,
     pub sharded: Sharded,
     /// The last position whose cell was passed to the executor.
     scheduled: Position,
@@ -87,9 +104,9 @@ pub(super) struct Shards {
     told: (ViewNumber, SnapshotVersion),
     /// The last position whose cell they were told.
     told_position: Position,
-    /// The rows that other shards have sent for cells that have not been run here.
+    /// What other shards have sent for cells that have not been run here.
     received: Received,
-    /// The sizes of these rows for each cell, and their sum.
+    /// The sizes of that for each cell, and their sum.
     sizes: (BTreeMap<SnapshotVersion, usize>, usize),
     /// Those for cells that have been run, and are not published.
     used: Received,
@@ -112,6 +129,8 @@ pub(super) struct Stream {
     pub source: Option<NodeId>,
     /// The last message of the source: the view, and through which cell the shard is committed.
     through: (ViewNumber, SnapshotVersion),
+    /// Which lists of places in its log have arrived.
+    lists: Lists,
     /// The replicas of the shard that are subscribed to this node.
     subscribers: BTreeSet<NodeId>,
     /// The rows sent to the shard, until all of its replicas have them.
@@ -127,7 +146,7 @@ pub(super) struct Stream {
 
 impl Shards {
     /// The state of a node of a divided cluster; `None` if there is one shard.
-    pub(super) fn of(topology: &Topology, me: NodeId) -> Option<Self> {
+    pub(super) fn of(topology: &Topology, me: NodeId, options: &Options) -> Option<Self> {
         let partitions = Arc::new(topology.partitions.clone());
         if partitions.shards() == 1 {
             return None;
@@ -142,6 +161,7 @@ impl Shards {
                 replicas,
                 source: None,
                 through: Default::default(),
+                lists: Lists::default(),
                 subscribers: BTreeSet::new(),
                 retained: Retained::default(),
                 evicted: None,
@@ -153,6 +173,7 @@ impl Shards {
         Some(Self {
             own: here,
             streams: others.map(stream).collect(),
+            detects: options.may_detect(),
             sharded: Sharded::new(partitions.clone(), here),
             partitions,
             scheduled: Position(0),
@@ -178,7 +199,7 @@ impl Shards {
     /// The cell through which all shards are committed, as far as this node knows.
     pub(super) fn through(&self, log: &Log, commit: &Commit) -> SnapshotVersion {
         let of = |stream: &Stream| match stream.through {
-            (view, through) if view == log.view => through,
+            (view, through) if view == log.view => stream.lists.complete(through),
             _ => SnapshotVersion::ZERO,
         };
         let others = self.streams.values().map(of).min().unwrap_or_default();
@@ -228,12 +249,17 @@ impl Tiga {
             return;
         }
         let new = shards.told_position.0 + 1..=commit.committed.0;
-        let cells: Vec<u64> = new.map(|it| log.version_at(Position(it)).0).collect();
+        let cells: Vec<u64> = new.clone().map(|it| log.version_at(Position(it)).0).collect();
         shards.cells.extend(cells.iter().copied().map(SnapshotVersion));
         (shards.told, shards.told_position) = (now, commit.committed);
+        new.for_each(|position| self.list_places(cx, Position(position)));
         let (view, through) = (now.0.0, now.1.0);
-        for node in shards.streams.values().flat_map(|stream| &stream.subscribers) {
-            cx.send(*node, Message::Committed { view, through, cells: cells.clone() });
+        for stream in self.shards().streams.values() {
+            let listed = stream.retained.listed().0;
+            for node in &stream.subscribers {
+                let cells = cells.clone();
+                cx.send(*node, Message::Committed { view, through, cells, listed });
+            }
         }
     }
 
@@ -242,13 +268,14 @@ impl Tiga {
         &mut self,
         from: NodeId,
         (view, through): (ViewNumber, SnapshotVersion),
-        cells: &[u64],
+        (cells, listed): (&[u64], SnapshotVersion),
     ) {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(shards) = &mut self.state.shards else { return };
         let Some(stream) = shards.streams.get_mut(&shard) else { return };
         if stream.source == Some(from) {
             stream.through = (view, through).max(stream.through);
+            stream.lists.note_told(listed);
             shards.cells.extend(cells.iter().copied().map(SnapshotVersion));
             shards.thin_cells();
         }

@@ -91,6 +91,8 @@ pub(super) struct State {
     pub views: Views,
     /// The last version that a client of this replica was told of before it was published here.
     pub told_version: SnapshotVersion,
+    /// Before its restart this replica may have shown cells up to this one.
+    pub shown_version: SnapshotVersion,
     /// Reads that wait for it.
     pub waiting_reads: Vec<(Ticket, Program)>,
     pub fresh: Fresh,
@@ -134,6 +136,8 @@ pub(super) struct Counters {
     pub late_arrivals: u64,
     /// Stamps that were too far in the future.
     pub stamps_replaced: u64,
+    /// Transactions of this replica that had different stamps in the logs of their shards.
+    pub txns_revoked: u64,
 }
 
 impl State {
@@ -164,11 +168,12 @@ impl State {
             own_replies: OwnReplies::new(),
             leading: None,
             noticed: Noticed::default(),
-            shards: Shards::of(&setup.topology, setup.me),
+            shards: Shards::of(&setup.topology, setup.me, &setup.options),
             raised: Stamp::ZERO,
             raised_at: 0,
             views: Views::new(all),
             told_version: SnapshotVersion::ZERO,
+            shown_version: SnapshotVersion::ZERO,
             waiting_reads: Vec::new(),
             fresh: Fresh::default(),
             stop: None,
@@ -230,6 +235,8 @@ impl State {
             ("checkpoints_installed", c.checkpoints_installed),
             ("late_arrivals", c.late_arrivals),
             ("stamps_replaced", c.stamps_replaced),
+            ("txns_revoked", c.txns_revoked),
+            ("headroom_us", self.coordinator.headroom_us),
             ("clock_offset_us", self.clocks.worst_offset(self.cluster.node_count())),
             ("clock_corrected_us", self.clocks.shift().unsigned_abs()),
         ];
@@ -247,6 +254,7 @@ impl State {
             differing: self.digests.differing_nodes(),
             rejoin: self.rejoining(),
             refused: self.refused(),
+            restarting: self.restarting(),
             counters,
             ..Status::default()
         };
@@ -254,6 +262,16 @@ impl State {
         status.renumber(|replica| self.replica.node(replica));
         status.coordinator = self.leader();
         status
+    }
+
+    /// What a restarted replica waits for, as long as readers could see less than before.
+    fn restarting(&self) -> Option<String> {
+        let waits = self.published < self.shown_version;
+        waits.then(|| {
+            "this node has restarted, and waits for the leaders of its shard: they know which of \
+             its last transactions are committed"
+                .to_owned()
+        })
     }
 
     /// The last published version, and its position in the log.

@@ -100,11 +100,17 @@ impl Proposal {
 /// The logs with which the shards begin a view, from the proposals in the order of the shards. All
 /// end at the same version, which is a cell without transactions where nothing else is there.
 ///
+/// If leaders may release transactions before they agree (`may_differ`), nothing is added. A
+/// transaction that a shard lacks is void on the others (`shards/detection.rs`).
+///
 /// # Panics
 /// If a log contradicts another one, which is a bug.
-pub fn verify(proposals: &[Proposal]) -> Vec<Suffix> {
-    let missing = (0..proposals.len()).map(|index| missing_on(proposals, index));
-    let missing: Vec<_> = missing.collect();
+pub fn verify(proposals: &[Proposal], may_differ: bool) -> Vec<Suffix> {
+    let missing_on = |index| match may_differ {
+        true => Vec::new(),
+        false => missing_on(proposals, index),
+    };
+    let missing: Vec<_> = (0..proposals.len()).map(missing_on).collect();
     let missing = mutate!(StartUnverified: missing => vec![Vec::new(); proposals.len()]);
     let floors = proposals.iter().map(|it| it.floor.max(last_of(it.last())));
     let mut end = cell_of_floor(floors.max().unwrap_or_default());
@@ -195,23 +201,23 @@ mod tests {
 
     #[test]
     fn a_transaction_that_one_shard_lacks_is_added_behind_its_log() {
-        let logs = verify(&[proposal(6, &[6, 8], &[8]), proposal(6, &[6], &[])]);
+        let logs = verify(&[proposal(6, &[6, 8], &[8]), proposal(6, &[6], &[])], false);
         // The last cell is behind all that may be published.
         assert_eq!(txns(&logs[0]), [vec![6], vec![8], vec![]]);
         assert_eq!(txns(&logs[1]), [vec![6], vec![8], vec![]]);
-        let logs = verify(&[proposal(6, &[6, 8], &[8]), proposal(9, &[], &[])]);
+        let logs = verify(&[proposal(6, &[6, 8], &[8]), proposal(9, &[], &[])], false);
         assert_eq!(txns(&logs[1]), Vec::<Vec<u64>>::new(), "it is before the proposal");
         assert_eq!(logs[0].cells.last().unwrap().version, SnapshotVersion(9));
     }
 
     #[test]
     fn all_logs_end_where_nothing_more_is_accepted() {
-        let logs = verify(&[proposal(6, &[6, 8], &[]), proposal(6, &[], &[])]);
+        let logs = verify(&[proposal(6, &[6, 8], &[]), proposal(6, &[], &[])], false);
         assert_eq!(txns(&logs[1]), [Vec::<u64>::new()], "a cell without transactions");
         let last = |suffix: &Suffix| suffix.cells.last().unwrap().version;
         assert_eq!(last(&logs[0]), last(&logs[1]));
         let alone = Proposal { floor: stamp(20), ..proposal(6, &[6], &[]) };
-        assert_eq!(last(&verify(&[alone])[0]), cell_of(stamp(20)));
+        assert_eq!(last(&verify(&[alone], false)[0]), cell_of(stamp(20)));
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Tiga {
         let mut record = Vec::new();
         record.put_u64(view.number.0);
         view.leaders.iter().for_each(|leader| record.put_u16(leader.0));
+        record.put_u8(u8::from(view.is_detective));
         let views = &mut self.state.views;
         views.record = self.state.replica.persist(cx, &kind::PROMISED_VIEW, record.into());
         views.follow(view, cx.now.at);
@@ -444,6 +445,8 @@ impl Tiga {
         cx.mark("tiga.view_entered");
         self.retreat(cx);
         self.append(cx, suffix);
+        // All that was published is in it.
+        self.state.shown_version = self.state.shown_version.min(self.state.log.last_version());
         self.state.commit.forget_closed();
         let State { views, log, .. } = &mut self.state;
         views.reports.retain(|_, report| report.suffix.view == log.view);

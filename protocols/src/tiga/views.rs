@@ -341,21 +341,23 @@ impl Tiga {
         if is_needed {
             let Some(leaders) = self.state.candidates(now) else { return };
             cx.mark("tiga.view_proposed");
-            let decision = Decided::View { number: present.number.0 + 1, leaders };
+            let is_detective = self.state.should_detect(&leaders);
+            let decision = Decided::View { number: present.number.0 + 1, leaders, is_detective };
             self.state.views.driver.agreement_mut().propose(decision);
         } else if present.number > views.started {
             self.decide_start(cx);
         } else if let Some(leaders) = self.state.planned_move(now) {
             cx.mark("tiga.leaders_moved");
             let number = self.state.views.view.number.0 + 1;
-            let decision = Decided::View { number, leaders };
+            let is_detective = self.state.should_detect(&leaders);
+            let decision = Decided::View { number, leaders, is_detective };
             self.state.views.driver.agreement_mut().propose(decision);
         }
     }
 
     /// Proposes the logs with which the view begins, if all leaders have proposed theirs.
     fn decide_start(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { views, cluster, .. } = &mut self.state;
+        let State { views, cluster, options, .. } = &mut self.state;
         let are_there = views.proposals.len() == usize::from(cluster.partitions.shards());
         // Otherwise the logs may have been decided already.
         if !are_there || views.decided != Some(views.view.number) {
@@ -363,7 +365,7 @@ impl Tiga {
         }
         cx.mark("tiga.start_proposed");
         let proposals: Vec<Proposal> = views.proposals.values().cloned().collect();
-        let logs = verify(&proposals);
+        let logs = verify(&proposals, options.may_detect());
         let logs = logs.iter().map(|log| Suffix { view: views.view.number, ..log.clone() });
         let logs = logs.map(|log| log.encode().to_vec()).collect();
         let decision = Decided::Start { number: views.view.number.0, base: views.started.0, logs };
@@ -428,14 +430,14 @@ impl Tiga {
         }
         let views = &mut self.state.views;
         match decision {
-            Decided::View { number, leaders } => {
+            Decided::View { number, leaders, is_detective } => {
                 // Two managers may have proposed the same view.
                 let number = ViewNumber(number);
                 if views.decided.is_some_and(|decided| number <= decided) {
                     return;
                 }
                 views.decided = Some(number);
-                self.begin_view(cx, View { number, leaders });
+                self.begin_view(cx, View { number, leaders, is_detective });
             }
             Decided::Start { number, base, logs } => {
                 // The logs of a view that was given up are void, on all replicas alike. After a
@@ -473,6 +475,7 @@ impl Tiga {
         let message = Message::View {
             view: views.view.number.0,
             leaders: views.view.leaders.clone(),
+            is_detective: views.view.is_detective,
             started,
             base: views.base.0,
             log: log.unwrap_or_default(),

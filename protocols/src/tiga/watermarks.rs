@@ -24,8 +24,8 @@
 //! **Clocks of a known error** (§6). The watermark of a leader is then its clock, and the others
 //! deduce it from their own clocks. §6 also omits the exchange of stamps. That is not serializable:
 //! a transaction that is late on one shard is raised there, and nobody tells the other shards.
-//! Here stamps are exchanged in any case. By this rule alone, a clock with a larger error than stated
-//! lets stamps disagree with real time; `bounds.rs` says why clients never see that.
+//! Here stamps are exchanged in any case. By this rule alone, a clock with a larger error than
+//! stated lets stamps disagree with real time; `bounds.rs` says why clients never see that.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
-use pangea_protocols::tiga::{Options, Path, Tiga};
+use pangea_protocols::tiga::{Approach, Options, Path, Tiga};
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::{FaultKind, Settings};
@@ -155,7 +155,13 @@ pub fn away_divided(seed: u64) -> (Settings, Options) {
             of_shard.collect()
         }
     };
-    (on_shards(settings, place, places), options)
+    (on_shards(settings, place, places), drawn_approach(options, dice))
+}
+
+/// The approach of several shards is drawn, too.
+fn drawn_approach(options: Options, dice: &mut fastrand::Rng) -> Options {
+    let approach = [Approach::Auto, Approach::Preventive, Approach::Detective][dice.usize(..3)];
+    Options { approach, ..options }
 }
 
 /// Moves faults to other nodes of a cluster of two shards. `places` are those of nodes that are cut
@@ -195,7 +201,8 @@ pub fn replaced_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = replaced(seed, "list-append");
     let shard = (seed % 2) as u16;
     let place = |node: u16| 2 * node + shard;
-    (on_shards(settings, place, |nodes| nodes.into_iter().map(place).collect()), options)
+    let settings = on_shards(settings, place, |nodes| nodes.into_iter().map(place).collect());
+    (settings, drawn_approach(options, &mut fastrand::Rng::with_seed(seed ^ 0xa3)))
 }
 
 /// The same as [`upgraded`] with several shards.
@@ -203,7 +210,7 @@ pub fn upgraded_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = upgraded(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
     let (nodes, shards) = ([3, 3, 2, 1][dice.usize(..4)], [2, 2, 3][dice.usize(..3)]);
-    (Settings { shards, nodes, ..settings }, options)
+    (Settings { shards, nodes, ..settings }, drawn_approach(options, dice))
 }
 
 /// Settings and options that are drawn from the seed.
@@ -237,5 +244,5 @@ pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
     let (nodes, shards) = ([3, 3, 2, 1, 4][dice.usize(..5)], [2, 2, 3][dice.usize(..3)]);
-    (Settings { shards, nodes, ..settings }, options)
+    (Settings { shards, nodes, ..settings }, drawn_approach(options, dice))
 }

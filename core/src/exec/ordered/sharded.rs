@@ -131,6 +131,8 @@ pub enum ShardOutcome {
     Ran(Result<Vec<u8>, Abort>),
     /// Footprint violation: rolled back on every shard.
     FootprintViolated,
+    /// It has no place in the order, and runs on no shard.
+    Void,
     /// Passive participant: this shard only sent its rows to others.
     Served,
 }

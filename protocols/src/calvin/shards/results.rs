@@ -61,7 +61,7 @@ impl Calvin {
             match outcome {
                 ShardOutcome::Ran(_) => self.state.counters.txns_committed += 1,
                 ShardOutcome::FootprintViolated => cx.mark("calvin.left"),
-                ShardOutcome::Served => continue,
+                ShardOutcome::Served | ShardOutcome::Void => continue,
             }
             let shards = self.shards();
             if shards.local_requests.contains_key(&txn) {
@@ -243,7 +243,7 @@ impl Calvin {
                 self.state.counters.txns_aborted += 1;
                 Outcome::Aborted(abort)
             }
-            ShardOutcome::FootprintViolated | ShardOutcome::Served => {
+            ShardOutcome::FootprintViolated | ShardOutcome::Served | ShardOutcome::Void => {
                 // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;

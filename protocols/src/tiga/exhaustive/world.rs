@@ -128,7 +128,7 @@ impl World {
         let is_ahead = |us: &u64| Stamp::last_of(*us) > clock;
         let error_us = match case.order {
             Order::Bounded { error } => error.us,
-            Order::Heads | Order::Watermarks => 0,
+            Order::Heads | Order::Watermarks | Order::Detective => 0,
         };
         let slowest = self.leaders.iter().map(|leader| leader.clock().us()).min().unwrap_or(0);
         let has_bound = matches!(case.order, Order::Bounded { .. }) && case.is_bound_kept;

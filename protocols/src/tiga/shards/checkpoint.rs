@@ -125,7 +125,8 @@ impl State {
     ) {
         let State { shards: Some(shards), log, .. } = self else { return };
         shards.move_to(log);
-        (shards.kept, shards.logged) = (version, version);
+        shards.need_only_after(version);
+        shards.logged = version;
         shards.retain(ForOthers::decode(for_others).expect(INTACT));
         Tiga::restore_received(self, used);
     }
@@ -155,6 +156,8 @@ impl Shards {
         self.cells = self.cells.split_off(&later);
         self.received = self.received.split_off(&later);
         self.forget_sizes(log.version_at(position));
+        let lists = self.streams.values_mut().map(|stream| &mut stream.lists);
+        lists.for_each(|lists| lists.skip_to(log.version_at(position)));
         self.used = self.used.split_off(&later);
     }
 

@@ -1,5 +1,5 @@
-//! Delivery between the nodes of a region: through which cell a shard is committed, and the rows
-//! that its transactions read.
+//! Delivery between the nodes of a region: through which cell a shard is committed, the rows that
+//! its transactions read, and their places in its log.
 //!
 //! ```text
 //!   receiver                    sender, a replica of another shard
@@ -20,6 +20,8 @@
 //! A new subscriber is sent what is retained in several steps. One that has no room for rows which
 //! arrive too early drops the last ones, and subscribes again later.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::RemoteReads;
@@ -32,8 +34,10 @@ use super::super::Tiga;
 use super::super::coordinator::Resend;
 use super::super::log::Position;
 use super::super::messages::Message;
+use super::super::stamp::Stamp;
 use super::super::state::State;
-use super::{Shards, Stream};
+use super::detection::{Places, decode_txns};
+use super::{OfCell, Shards, Stream};
 use crate::remote_results::RemoteResult;
 use crate::replica::INTACT;
 use crate::streams::number;
@@ -47,30 +51,40 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// The approximate size of the rows that a new subscriber is sent in one step.
 const BACKLOG_BYTES: usize = 4 << 20;
 
-/// Encodes the items of a cell. [`decode_items`] is the inverse for several of them.
-pub(super) fn encode_items(version: SnapshotVersion, items: &[RemoteResult]) -> Bytes {
+/// Encodes items of a cell. [`decode_items`] is the inverse for several cells.
+pub(super) fn encode_items(
+    version: SnapshotVersion,
+    places: Option<&Places>,
+    items: &[RemoteResult],
+) -> Bytes {
     let mut out = Vec::new();
     out.put_varint(version.0);
+    out.put_u8(u8::from(places.is_some()));
+    if let Some(places) = places {
+        places.encode(&mut out);
+    }
     out.put_varint(items.len() as u64);
     items.iter().for_each(|item| item.encode(&mut out));
     out.into()
 }
 
-/// The items of one cell.
-pub(in super::super) type OfCell = (SnapshotVersion, Vec<RemoteResult>);
+/// Items of one cell: the places of transactions, and rows.
+pub(in super::super) type Items = (SnapshotVersion, Option<Places>, Vec<RemoteResult>);
 
 /// Decodes the items of several cells.
 ///
 /// # Errors
 /// If the bytes are malformed.
-pub(in super::super) fn decode_items(bytes: &[u8]) -> Result<Vec<OfCell>, DecodeError> {
+pub(in super::super) fn decode_items(bytes: &[u8]) -> Result<Vec<Items>, DecodeError> {
     const WHAT: &str = "items";
     let from = &mut Reader::new(bytes);
     let mut all = Vec::new();
     while !from.is_empty() {
         let version = SnapshotVersion(number(from, WHAT)?);
+        let has_places = from.u8(WHAT)? == 1;
+        let places = has_places.then(|| Places::decode(from)).transpose()?;
         let items = (0..from.count(WHAT)?).map(|_| RemoteResult::decode(from));
-        all.push((version, items.collect::<Result<_, _>>()?));
+        all.push((version, places, items.collect::<Result<_, _>>()?));
     }
     Ok(all)
 }
@@ -129,8 +143,10 @@ impl Shards {
         {
             let Some((version, rows)) = self.received.pop_last() else { break };
             self.sizes.1 -= self.sizes.0.remove(&version).unwrap_or_default();
-            for (shard, _) in rows.keys() {
-                let Some(stream) = self.streams.get_mut(shard) else { continue };
+            let shards: BTreeSet<ShardId> = rows.shards().collect();
+            for shard in shards {
+                let Some(stream) = self.streams.get_mut(&shard) else { continue };
+                stream.lists.drop_from(version);
                 let first = stream.evicted.map_or(version, |first| first.min(version));
                 stream.evicted = mutate!(EvictedForgotten: Some(first) => stream.evicted);
             }
@@ -139,11 +155,46 @@ impl Shards {
         has_evicted
     }
 
+    /// The places of transactions in a cell of another shard have arrived.
+    fn take_places(
+        &mut self,
+        (shard, version): (ShardId, SnapshotVersion),
+        after: SnapshotVersion,
+        txns: Vec<(TxnId, Stamp)>,
+    ) {
+        let weight = txns.len() * size_of::<(TxnId, Stamp)>();
+        let received = self.received.entry(version).or_default();
+        if received.places.insert(shard, txns).is_none() {
+            self.count_size(version, weight);
+        }
+        let stream = self.streams.get_mut(&shard).expect("there is one for each shard");
+        stream.lists.note(version, after);
+    }
+
+    fn count_size(&mut self, version: SnapshotVersion, weight: usize) {
+        *self.sizes.0.entry(version).or_default() += weight;
+        self.sizes.1 += weight;
+    }
+
+    /// This node needs nothing of the others for cells up to this one.
+    pub(super) fn need_only_after(&mut self, version: SnapshotVersion) {
+        self.kept = version;
+        self.streams.values_mut().for_each(|stream| stream.lists.skip_to(version));
+    }
+
     /// Cells up to this one have used their rows.
     pub(super) fn forget_sizes(&mut self, upto: SnapshotVersion) {
         let later = self.sizes.0.split_off(&upto.next());
         let used = std::mem::replace(&mut self.sizes.0, later);
         self.sizes.1 -= used.values().sum::<usize>();
+    }
+}
+
+impl OfCell {
+    /// The shards that have sent something.
+    fn shards(&self) -> impl Iterator<Item = ShardId> {
+        let rows = self.rows.keys().map(|(shard, _)| *shard);
+        rows.chain(self.places.keys().copied())
     }
 }
 
@@ -261,7 +312,8 @@ impl Tiga {
         let (view, through) = shards.told;
         let last = self.state.log.version_at(shards.told_position).0;
         let cells = if last == 0 { Vec::new() } else { vec![last] };
-        cx.send(from, Message::Committed { view: view.0, through: through.0, cells });
+        let listed = stream.retained.listed().0;
+        cx.send(from, Message::Committed { view: view.0, through: through.0, cells, listed });
         let has = kept.max(has);
         if has < stream.retained.dropped {
             cx.mark("tiga.rows_truncated");
@@ -307,23 +359,27 @@ impl Tiga {
         stream.kept.insert(from, kept);
     }
 
-    /// Sends the items of a cell to a shard, and retains them.
-    pub(super) fn send_results(
+    /// Sends items of a cell to a shard, and retains them.
+    pub(super) fn send_items(
         &mut self,
         cx: &mut Cx<'_, Self>,
         (shard, version): (ShardId, SnapshotVersion),
+        places: Option<Places>,
         items: &[RemoteResult],
     ) {
         let stream = self.shards().streams.get_mut(&shard).expect("there is one for each shard");
-        let items = encode_items(version, items);
+        let items = encode_items(version, places.as_ref(), items);
         // If all have them already, a node that loses its disk is told that they are gone.
         stream.retained.push(version, items.clone());
+        if places.is_some() {
+            stream.retained.note_list(version);
+        }
         for node in &stream.subscribers {
             cx.send(*node, Message::Items { items: items.clone() });
         }
     }
 
-    /// Rows of another shard arrive.
+    /// Rows and places of another shard arrive.
     pub(in super::super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
         let Ok(all) = decode_items(bytes) else {
             return cx.mark("tiga.malformed_items");
@@ -332,7 +388,7 @@ impl Tiga {
         let executed = self.state.log.version_at(self.state.commit.executed);
         let Some(shards) = &mut self.state.shards else { return };
         let scheduled = self.state.log.version_at(shards.scheduled);
-        for (version, items) in all {
+        for (version, places, items) in all {
             // Rows of cells that were run have been received before. After a cell that lacks rows,
             // others would take the room that it needs.
             let is_room = |first: SnapshotVersion| version < first;
@@ -340,13 +396,15 @@ impl Tiga {
             if is_used || !shards.streams[&shard].evicted.is_none_or(is_room) {
                 continue;
             }
+            if let Some(Places { after, txns }) = places {
+                shards.take_places((shard, version), after, txns);
+            }
             for item in items {
                 let weight = item.weight();
                 let RemoteResult::Reads(txn, reads) = item else { continue };
-                let received = shards.received.entry(version).or_default();
+                let received = &mut shards.received.entry(version).or_default().rows;
                 if received.insert((shard, txn), reads.clone()).is_none() {
-                    *shards.sizes.0.entry(version).or_default() += weight;
-                    shards.sizes.1 += weight;
+                    shards.count_size(version, weight);
                     if version <= scheduled {
                         shards.sharded.receive(txn, shard, reads);
                     }
@@ -358,15 +416,19 @@ impl Tiga {
         }
     }
 
-    /// Asks again for rows for which there was no room when they arrived.
+    /// Asks again for rows for which there was no room when they arrived. A cell that is begun waits
+    /// for them, so that they are needed in any case.
     fn ask_for_evicted(&mut self, cx: &mut Cx<'_, Self>) {
-        let most = self.state.options.behind_bytes as usize;
-        let Some(shards) = &mut self.state.shards else { return };
-        if shards.sizes.1 > most / 2 {
-            return;
-        }
+        let State { shards: Some(shards), log, options, .. } = &mut self.state else { return };
+        let is_room = shards.sizes.1 <= options.behind_bytes as usize / 2;
+        let begun = log.version_at(shards.scheduled);
         let streams = shards.streams.values_mut();
-        let sources = streams.filter_map(|stream| stream.evicted.take().and(stream.source));
+        let sources = streams.filter_map(|stream| {
+            let first = stream.evicted?;
+            (is_room || first <= begun).then_some(())?;
+            stream.evicted = None;
+            stream.source
+        });
         for source in sources.collect::<Vec<_>>() {
             self.subscribe(cx, source, SnapshotVersion::ZERO);
         }
@@ -385,11 +447,17 @@ impl Tiga {
         while !from.is_empty() {
             let version = SnapshotVersion(from.varint("received").expect(INTACT));
             let shard = ShardId(from.u16("received").expect(INTACT));
+            let received = shards.received.entry(version).or_default();
+            if from.u8("received").expect(INTACT) == 1 {
+                let txns = decode_txns(from).expect(INTACT);
+                mutate!(PlacesForgotten: _ = received.places.insert(shard, txns) => ());
+                continue;
+            }
             let txn = TxnId::from_bits(from.u64("received").expect(INTACT));
             let reads = RemoteReads::decode(from).expect(INTACT);
-            shards.received.entry(version).or_default().insert((shard, txn), reads);
+            received.rows.insert((shard, txn), reads);
         }
-        shards.kept = shards.kept.max(upto);
+        shards.need_only_after(shards.kept.max(upto));
         shards.logged = shards.kept;
     }
 }
@@ -408,9 +476,11 @@ mod tests {
             RemoteResult::Outcome(txn, ShardOutcome::FootprintViolated),
         ];
         let (one, other) = (SnapshotVersion(5), SnapshotVersion(900));
-        let mut bytes = encode_items(one, &items).to_vec();
-        bytes.extend_from_slice(&encode_items(other, &[]));
-        assert_eq!(decode_items(&bytes), Ok(vec![(one, items), (other, Vec::new())]));
+        let places = Places { after: one, txns: vec![(txn, Stamp::last_of(900_000))] };
+        let mut bytes = encode_items(one, None, &items).to_vec();
+        bytes.extend_from_slice(&encode_items(other, Some(&places), &[]));
+        let all = vec![(one, None, items), (other, Some(places), Vec::new())];
+        assert_eq!(decode_items(&bytes), Ok(all));
         assert!(decode_items(&bytes[..bytes.len() - 1]).is_err());
     }
 }

@@ -21,6 +21,7 @@ use super::super::coordinator::InFlight;
 use super::super::log::{Log, Position};
 use super::super::messages::Message;
 use super::super::state::State;
+use super::detection::{adapted, encode_txns};
 use super::{Received, Shards};
 use crate::remote_results::RemoteResult;
 use crate::replica::kind;
@@ -46,7 +47,7 @@ impl Tiga {
             &mut self.state;
         let Some(shards) = shards else { return };
         let through = shards.through(log, commit);
-        let (mut count, before) = (0, shards.scheduled);
+        let (mut count, before, mut revoked) = (0, shards.scheduled, Vec::new());
         cx.begin_work();
         while shards.scheduled < commit.committed && shards.sharded.len() < PENDING_MAX {
             let next = Position(shards.scheduled.0 + 1);
@@ -58,7 +59,8 @@ impl Tiga {
                 cx.resume();
                 break;
             }
-            for (txn, _) in &cell.txns {
+            let void = shards.void_in(cell, transactions);
+            for (txn, _) in cell.txns.iter().filter(|(txn, _)| !void.contains(txn)) {
                 let stamped = transactions.get(*txn).expect("the log has what this replica has");
                 let request = &stamped.request;
                 let home = cluster.nodes[txn.node().index()].shard;
@@ -66,7 +68,11 @@ impl Tiga {
                 shards.sharded.push(registry, cell.version, *txn, home, program);
             }
             count += cell.txns.len();
-            for ((shard, txn), reads) in shards.received.get(&cell.version).into_iter().flatten() {
+            if !void.is_empty() {
+                revoked.push((cell.version, void));
+            }
+            let rows = shards.received.get(&cell.version).into_iter().flat_map(|it| &it.rows);
+            for ((shard, txn), reads) in rows {
                 shards.sharded.receive(*txn, *shard, reads.clone());
             }
             shards.scheduled = next;
@@ -75,6 +81,7 @@ impl Tiga {
         let begun = before.0 + 1..=shards.scheduled.0;
         let cells = begun.map(|at| self.state.log.cell(Position(at)));
         self.state.note_reached(cx, Milestone::Begun, cells);
+        revoked.iter().for_each(|(version, void)| self.revoke(cx, *version, void));
     }
 
     /// Runs some of the transactions that are ready.
@@ -109,7 +116,7 @@ impl Tiga {
         }
         for (of, items) in by_shard {
             cx.mark("tiga.served");
-            self.send_results(cx, of, &items);
+            self.send_items(cx, of, None, &items);
         }
     }
 
@@ -175,7 +182,7 @@ impl Tiga {
     }
 
     /// Answers the client of a transaction, or orders it again if it has left its footprint.
-    fn end_divided(
+    pub(super) fn end_divided(
         &mut self,
         cx: &mut Cx<'_, Self>,
         txn: TxnId,
@@ -183,15 +190,22 @@ impl Tiga {
         outcome: ShardOutcome,
     ) {
         match outcome {
-            ShardOutcome::Ran(result) => self.answer(cx, txn, version, result),
+            ShardOutcome::Ran(result) => {
+                let headroom_us = &mut self.state.coordinator.headroom_us;
+                *headroom_us = adapted(*headroom_us, false);
+                self.answer(cx, txn, version, result);
+            }
             ShardOutcome::Served => {}
             ShardOutcome::FootprintViolated => {
                 let Some(done) = self.state.coordinator.in_flight.remove(&txn) else { return };
                 cx.mark("tiga.left_footprint");
                 let InFlight { ticket, stamped, tries, .. } = done;
                 let program: Program = stamped.request.program.clone();
-                self.look_up(cx, ticket, program, tries + 1);
+                self.look_up(cx, ticket, program, tries.left + 1);
+                // It is sent by the next step.
+                cx.resume();
             }
+            ShardOutcome::Void => self.stamp_again(cx, txn),
         }
     }
 
@@ -221,7 +235,8 @@ impl Tiga {
                 let record = replica.persist(cx, &kind::RECEIVED, record.into());
                 shards.logging.push_back((version, record));
             }
-            used.values().flatten().for_each(|((_, txn), _)| shards.sharded.forget(*txn));
+            let rows = used.values().flat_map(|of_cell| &of_cell.rows);
+            rows.for_each(|((_, txn), _)| shards.sharded.forget(*txn));
             shards.used.extend(used);
         }
         while let Some((upto, _)) = shards.logging.pop_front_if(|(_, at)| *at <= *synced) {
@@ -239,7 +254,7 @@ impl Shards {
     /// peer, which is in memory alone, nothing is.
     pub(in super::super) fn keep_logged(&mut self, log: &Log) {
         if log.needed_base() == Position(0) {
-            self.kept = self.kept.max(self.logged);
+            self.need_only_after(self.kept.max(self.logged));
         }
     }
 }
@@ -255,9 +270,16 @@ pub(super) fn encode_received(
     out.put_varint(base.0);
     out.put_varint(upto.0);
     for (version, of_cell) in received {
-        for ((shard, txn), reads) in of_cell {
+        for (shard, places) in &of_cell.places {
             out.put_varint(version.0);
             out.put_u16(shard.0);
+            out.put_u8(1);
+            encode_txns(places, &mut out);
+        }
+        for ((shard, txn), reads) in &of_cell.rows {
+            out.put_varint(version.0);
+            out.put_u16(shard.0);
+            out.put_u8(0);
             out.put_u64(txn.to_bits());
             reads.encode(&mut out);
         }

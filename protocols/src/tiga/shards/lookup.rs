@@ -10,11 +10,17 @@ use pangea_core::protocol::Cx;
 use pangea_core::txn::{Certified, Footprint, Outcome, Program};
 
 use super::super::Tiga;
+use super::super::coordinator::Tries;
 use super::super::messages::Message;
 use crate::lookup::{self, Looked, Lookup, TRIES_MAX, left_too_often};
 
 /// The client of a reconnaissance, and how often the transaction has left its footprint.
 pub(in super::super) type Owner = (Ticket, u32);
+
+/// A transaction that has left its footprint this often.
+fn again(left: u32) -> Tries {
+    Tries { left, late: 0 }
+}
 
 impl Tiga {
     /// Stamps a transaction, once its shards are known.
@@ -31,13 +37,13 @@ impl Tiga {
         }
         if let Program::Certified(Certified { reads, writes, .. }) = &program {
             let shards = self.concerned(&Footprint::of_run(reads, writes));
-            return self.stamp(cx, (ticket, tries), program, (None, shards));
+            return self.stamp(cx, (ticket, again(tries)), program, (None, shards));
         }
         // A declaration that was left before is not complete.
         let declared = self.narrow_declaration(&program).filter(|_| tries == 0);
         if let Some(declared) = declared {
             let shards = self.concerned(&declared);
-            return self.stamp(cx, (ticket, tries), program, (None, shards));
+            return self.stamp(cx, (ticket, again(tries)), program, (None, shards));
         }
         cx.mark("tiga.looked_up");
         self.reconnoitre(cx, Lookup::new((ticket, tries), program));
@@ -66,7 +72,10 @@ impl Tiga {
                 let shards = self.concerned(&footprint);
                 let weight = crate::request::weight(&program, Some(&footprint), shards);
                 match check_request(weight) {
-                    Ok(()) => self.stamp(cx, (ticket, tries), program, (Some(footprint), shards)),
+                    Ok(()) => {
+                        let tries = again(tries);
+                        self.stamp(cx, (ticket, tries), program, (Some(footprint), shards));
+                    }
                     Err(abort) => {
                         cx.mark("tiga.footprint_too_large");
                         cx.reply(ticket, Outcome::Aborted(abort));

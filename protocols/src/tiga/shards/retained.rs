@@ -26,13 +26,33 @@ pub(super) struct Retained {
     bytes: u64,
     /// Rows of cells up to this one are retained no more.
     pub dropped: SnapshotVersion,
+    /// The cells with lists of places, each with the one before it.
+    lists: BTreeMap<SnapshotVersion, SnapshotVersion>,
+    /// The last cell with a list, or 0.
+    listed: SnapshotVersion,
 }
 
 impl Retained {
-    /// Adds rows of a cell.
+    /// Adds rows of a cell. After a restart, those of dropped cells come again.
     pub(super) fn push(&mut self, version: SnapshotVersion, rows: Bytes) {
+        if version <= self.dropped {
+            return;
+        }
         self.bytes += rows.len() as u64;
         self.cells.entry(version).or_default().push(rows);
+    }
+
+    /// The last cell with a list of places, or 0.
+    pub(super) fn listed(&self) -> SnapshotVersion {
+        self.listed
+    }
+
+    /// A list of places was added for a cell.
+    pub(super) fn note_list(&mut self, version: SnapshotVersion) {
+        if version > self.dropped {
+            self.lists.insert(version, self.listed);
+        }
+        self.listed = version;
     }
 
     /// The rows of the cells after one.
@@ -50,6 +70,10 @@ impl Retained {
         for (version, parts) in self.cells.range(..=version) {
             parts.iter().for_each(|rows| part.push(*version, rows.clone()));
         }
+        let later = self.lists.range(version.next()..).next();
+        // If lists after the version are forgotten, everybody has all up to there.
+        part.listed = later.map_or(self.listed, |(_, before)| *before).min(version);
+        part.lists = self.lists.range(..=version).map(|(it, before)| (*it, *before)).collect();
         part
     }
 
@@ -73,18 +97,26 @@ impl Retained {
     fn drop_first(&mut self) {
         let Some((version, parts)) = self.cells.pop_first() else { return };
         self.bytes -= parts.iter().map(|rows| rows.len() as u64).sum::<u64>();
+        self.lists = self.lists.split_off(&version.next());
         self.dropped = mutate!(TruncatedUntold: self.dropped.max(version) => self.dropped);
     }
 
     /// Whether it can be what a node retains at a version.
     pub(super) fn is_sound(&self, upto: SnapshotVersion) -> bool {
         let first = self.cells.keys().next().is_none_or(|first| *first > self.dropped);
-        first && self.cells.keys().next_back().is_none_or(|last| *last <= upto)
+        let is_listed = self.listed <= upto;
+        first && is_listed && self.cells.keys().next_back().is_none_or(|last| *last <= upto)
     }
 
     /// Appends it to `out`. [`Retained::decode`] is the inverse.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.dropped.0);
+        out.put_varint(self.listed.0);
+        out.put_varint(self.lists.len() as u64);
+        for (version, before) in &self.lists {
+            out.put_varint(version.0);
+            out.put_varint(before.0);
+        }
         out.put_varint(self.cells.len() as u64);
         for (version, parts) in &self.cells {
             out.put_varint(version.0);
@@ -100,7 +132,12 @@ impl Retained {
     pub(super) fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         const WHAT: &str = "rows for another shard";
         let dropped = SnapshotVersion(number(from, WHAT)?);
-        let mut retained = Self { dropped, ..Self::default() };
+        let listed = SnapshotVersion(number(from, WHAT)?);
+        let mut retained = Self { dropped, listed, ..Self::default() };
+        for _ in 0..from.count(WHAT)? {
+            let version = SnapshotVersion(number(from, WHAT)?);
+            retained.lists.insert(version, SnapshotVersion(number(from, WHAT)?));
+        }
         for _ in 0..from.count(WHAT)? {
             let version = SnapshotVersion(number(from, WHAT)?);
             for _ in 0..from.count(WHAT)? {
@@ -145,12 +182,15 @@ mod tests {
     #[test]
     fn retained_rows_survive_their_encoding() {
         let mut retained = of(&[(3, 10), (5, 0), (9, 10)]);
+        retained.note_list(SnapshotVersion(5));
+        retained.note_list(SnapshotVersion(9));
         retained.drop_upto(SnapshotVersion(3));
         let mut bytes = Vec::new();
         retained.encode(&mut bytes);
         let bytes = Bytes::from(bytes);
         assert_eq!(Retained::decode(&mut Reader::new(&bytes), &bytes), Ok(retained.clone()));
         assert!(retained.is_sound(SnapshotVersion(9)) && !retained.is_sound(SnapshotVersion(8)));
-        assert_eq!(retained.upto(SnapshotVersion(8)).versions(), [5]);
+        let part = retained.upto(SnapshotVersion(8));
+        assert_eq!((part.versions(), part.listed()), (vec![5], SnapshotVersion(5)));
     }
 }

@@ -481,6 +481,7 @@ fn remote_result(result: &RemoteResult) -> String {
             ShardOutcome::FootprintViolated | ShardOutcome::Served => {
                 format!("{txn} violated its footprint")
             }
+            ShardOutcome::Void => format!("{txn} is void"),
         },
     }
 }

@@ -14,7 +14,10 @@ impl Profile {
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten
-            | Bug::UsedForgotten => &[Self::DrawnDivided],
+            | Bug::UsedForgotten
+            | Bug::VoidRun
+            | Bug::ListsIncomplete
+            | Bug::PlacesForgotten => &[Self::DrawnDivided],
             Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
             Bug::RetainedForgotten
             | Bug::OutcomesForgotten

@@ -17,7 +17,7 @@ impl Transcribed for Tiga {
 
     fn agreement(bytes: &[u8]) -> String {
         agreement(bytes, |_, decided: &Decided| match decided {
-            Decided::View { number, leaders } => {
+            Decided::View { number, leaders, .. } => {
                 let leaders: Vec<String> = leaders.iter().map(|it| it.to_string()).collect();
                 format!("view {number} of {}", leaders.join(", "))
             }
@@ -79,6 +79,7 @@ impl Transcribed for Tiga {
             Message::Committed { view, through, .. } => {
                 format!("Committed, view {view}, through {through}")
             }
+            Message::Close { view, cell } => format!("Close, view {view}, cell {cell}"),
             Message::Items { .. } => "Items".to_owned(),
             Message::Outcome { version, .. } => format!("Outcome in {}", version.0),
             Message::LookupRequest { .. } => "LookupRequest".to_owned(),
