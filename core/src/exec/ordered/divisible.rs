@@ -64,7 +64,7 @@ impl Runner<'_> {
         let inputs = RemoteInputs { remote_rows, change: None, is_divided: true };
         let why = match self.run_with(place, footprint, &inputs, scratch) {
             Attempt::Ended { outcome: Ok(result), .. } => return ShardOutcome::Ran(Ok(result)),
-            Attempt::Ended { outcome: Err(abort), .. } => format!("aborted with {abort}"),
+            Attempt::Ended { outcome: Err(abort), .. } => format!("aborted: {abort}"),
             Attempt::FootprintViolated => "left its footprint".to_owned(),
         };
         let job = &self.jobs[place];
