@@ -148,7 +148,7 @@ bugs! {
         "A transaction waits for other shards' rows without locks.";
     DividedOnFirst, "divided-on-first",
         "Only the first shard of a divisible transaction runs its part.";
-    DividedAtOnce, "divided-at-once", "A divisible transaction runs before it has its locks.";
+    DividedWithoutLocks, "divided-without-locks", "A divisible transaction takes no locks.";
     RegionsOrderDiffers, "regions-order-differs", "One region sorts an epoch by sequencer first.";
     LeftIsDone, "left-is-done", "A transaction that left its footprint counts as committed.";
     SentNotKept, "sent-not-kept", "Data for another shard is dropped before it has arrived there.";

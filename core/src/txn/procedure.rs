@@ -137,8 +137,9 @@ pub trait Procedure: Send + Sync {
     fn name(&self) -> &str;
 
     /// The version of the procedure: a program must raise it when a call may read or write other
-    /// rows, return another result, or be divided otherwise than before. Nodes with other versions of a procedure reject
-    /// each other, and an upgraded node does not run the transactions of the earlier version.
+    /// rows, or return another result, than before, and when other calls are divisible. Nodes with
+    /// other versions of a procedure reject each other, and an upgraded node does not run the
+    /// transactions of the earlier version.
     fn version(&self) -> u32 {
         0
     }
@@ -174,9 +175,10 @@ pub trait Procedure: Send + Sync {
         false
     }
 
-    /// Whether the program can be divided over shards: no shard needs the rows of another one. Each
-    /// shard on which the transaction writes then runs the program with its own rows, as soon as it
-    /// has its locks, and no rows are sent. See `pangea_core::exec::ordered`.
+    /// Whether the program can be divided over shards: no shard needs the rows of another one.
+    /// Each shard on which the transaction writes then runs the program with its own rows, as soon
+    /// as it has its locks, and no rows are sent. If all rows are on one shard, the program is run
+    /// as any other.
     ///
     /// A procedure may return true only if, for these arguments and any data:
     ///
@@ -189,8 +191,8 @@ pub trait Procedure: Send + Sync {
     /// - It never aborts, panics, or leaves its footprint, also if rows are missing or malformed.
     ///   It may return false for arguments with which it would abort.
     ///
-    /// What a run writes to the rows of its shard is not limited. All else that ends a run early,
-    /// such as a result that is too long, counts as an abort.
+    /// The size of the written values is not limited, because it may depend on rows. A result or a
+    /// number of rows above the limits of a transaction is an abort.
     ///
     /// The shards do not ask each other before they commit. If the program aborts on one of them,
     /// others may have committed, and clients may know. So that transactions stay atomic, there is

@@ -5,7 +5,8 @@ use pangea_sim::Settings;
 
 use crate::runs::clean;
 use crate::tiga_drawn::{
-    WORKLOADS, away_divided, drawn_divided, faults, replaced_divided, settings, upgraded_divided,
+    WORKLOADS, away_divided, drawn_divided, drawn_divisible, faults, replaced_divided, settings,
+    upgraded_divided,
 };
 
 #[test]
@@ -81,4 +82,31 @@ fn drawn_runs_of_several_shards_are_clean() {
         let (settings, options) = drawn_divided(seed);
         clean::<Tiga>(&settings, &options);
     }
+}
+
+/// Transactions without rows of other shards, among others or alone.
+#[test]
+fn divisible_transactions_keep_their_guarantee_and_lose_nothing_under_faults() {
+    for seed in 0..30 {
+        let (settings, options) = drawn_divisible(seed);
+        clean::<Tiga>(&settings, &options);
+    }
+}
+
+/// Nodes restart from the log, take checkpoints of their peers, and lose their disks. No rows of
+/// other shards help them to run what they have not run.
+#[test]
+fn divisible_transactions_are_replayed_without_rows_of_other_shards() {
+    let mut marks = ["tiga.checkpoint_installed", "tiga.rejoined"].map(|mark| (mark, 0));
+    for seed in 0..8 {
+        let runs = [away_divided, replaced_divided, upgraded_divided];
+        for (drawn, workload) in runs.into_iter().zip(["tiga-micro", "tiga-micro", "list-add"]) {
+            let (settings, options) = drawn(seed);
+            let settings = Settings { workload: workload.to_owned(), ..settings };
+            let report = clean::<Tiga>(&settings, &options);
+            assert!(workload == "list-add" || report.counts.mark("tiga.served") == 0, "{report}");
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+        }
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }

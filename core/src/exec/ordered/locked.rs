@@ -187,11 +187,10 @@ impl Runner<'_> {
                     Ok(result) => {
                         let bytes = bytes_of(written.len(), written.contents_bytes())
                             + writes_bytes(elsewhere.rows());
-                        // Another shard may have fewer rows to write, and must come to the same.
                         let is_divided = remote_inputs.is_some_and(|inputs| inputs.is_divided);
-                        let bytes = if is_divided { 0 } else { bytes };
+                        let call = (*procedure, &args[..]);
                         check_result(result.len(), self.result_bytes_max)
-                            .and_then(|()| self.within_limits(*procedure, args, bytes))
+                            .and_then(|()| self.within_limits(call, bytes, is_divided))
                             .map(|()| result)
                     }
                     Err(Stop::Abort(abort)) => Err(in_few_words(abort, self.result_bytes_max)),
@@ -226,15 +225,16 @@ impl Runner<'_> {
     }
 
     /// Lets a call commit unless its writes exceed the limit. A bulk load may write any amount,
-    /// because its writes are not logged.
+    /// because its writes are not logged. So may the part of a divisible program: other shards must
+    /// come to the same, and may write less.
     fn within_limits(
         &self,
-        procedure: ProcedureId,
-        args: &[u8],
+        (procedure, args): (ProcedureId, &[u8]),
         bytes: usize,
+        is_divided: bool,
     ) -> Result<(), Abort> {
         match check_bytes(bytes) {
-            Err(_) if is_bulk(self.registry, procedure, args) => Ok(()),
+            Err(_) if is_divided || is_bulk(self.registry, procedure, args) => Ok(()),
             checked => checked,
         }
     }

@@ -22,8 +22,8 @@
 //! [`execute`](super::execute), it cannot run again at once, because the rows that it needs next
 //! may be on a shard that has already proceeded.
 //!
-//! **Divisible** transactions exchange nothing. Each active shard runs its part alone ([`divisible`]),
-//! and passive shards have nothing to do.
+//! **Divisible** transactions exchange nothing. Each active shard runs its part alone
+//! ([`divisible`]), and passive shards have nothing to do.
 //!
 //! **Certified** transactions exchange no rows. Each shard reports whether the reads of its rows
 //! are still current, and the writes are applied if all shards report so.
@@ -242,9 +242,10 @@ impl Sharded {
         }
         let is_alone = all.all() == ShardSet::one(self.here);
         let part_here = (!is_alone).then(|| self.of_here(&footprint));
+        let no_locks = || part_here.clone().filter(|_| !is_divided).or(Some(Footprint::default()));
+        let part_here = mutate!(DividedWithoutLocks: part_here => no_locks());
         let number = self.first + self.pending.len() as u64;
         let has_locks = self.locks.ask(part_here.as_ref().unwrap_or(&footprint));
-        let has_locks = mutate!(DividedAtOnce: has_locks => has_locks || is_divided);
         if mutate!(ServedOutOfTurn: has_locks => true) {
             self.ready.push(Reverse(number));
         }
@@ -364,7 +365,6 @@ impl Sharded {
                 continue;
             }
             let has_locks = self.locks.has_all(number);
-            let has_locks = mutate!(DividedAtOnce: has_locks => has_locks || pending.is_divided);
             let serves = !pending.is_served && pending.shards.reading.contains(self.here);
             let serves = serves && !pending.to(self.here).is_empty();
             let runs = has_locks && self.lacks(pending).is_empty();
