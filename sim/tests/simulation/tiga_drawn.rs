@@ -232,14 +232,7 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     (settings, options)
 }
 
-/// The same with several shards, and transactions that are divisible over them.
-pub fn drawn_divisible(seed: u64) -> (Settings, Options) {
-    let (settings, options) = drawn_divided(seed);
-    let workload = ["list-add", "list-add", "tiga-micro"][seed as usize % 3].to_owned();
-    (Settings { workload, ..settings }, options)
-}
-
-/// The same as [`drawn`] with several shards.
+/// The same with several shards.
 pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);

@@ -5,8 +5,7 @@ use pangea_sim::Settings;
 
 use crate::runs::clean;
 use crate::tiga_drawn::{
-    WORKLOADS, away_divided, drawn_divided, drawn_divisible, faults, replaced_divided, settings,
-    upgraded_divided,
+    WORKLOADS, away_divided, drawn_divided, faults, replaced_divided, settings, upgraded_divided,
 };
 
 #[test]
@@ -87,9 +86,10 @@ fn drawn_runs_of_several_shards_are_clean() {
 /// Transactions without rows of other shards, among others or alone.
 #[test]
 fn divisible_transactions_keep_their_guarantee_and_lose_nothing_under_faults() {
-    for seed in 0..30 {
-        let (settings, options) = drawn_divisible(seed);
-        clean::<Tiga>(&settings, &options);
+    let workloads = ["list-add", "list-add", "tiga-micro"].map(str::to_owned);
+    for (seed, workload) in (0..30).zip(workloads.into_iter().cycle()) {
+        let (settings, options) = drawn_divided(seed);
+        clean::<Tiga>(&Settings { workload, ..settings }, &options);
     }
 }
 
