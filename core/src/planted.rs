@@ -146,6 +146,9 @@ bugs! {
         "Rows are sent to other shards before earlier writers end.";
     WaitsWithoutLocks, "waits-without-locks",
         "A transaction waits for other shards' rows without locks.";
+    DividedOnFirst, "divided-on-first",
+        "Only the first shard of a divisible transaction runs its part.";
+    DividedWithoutLocks, "divided-without-locks", "A divisible transaction takes no locks.";
     RegionsOrderDiffers, "regions-order-differs", "One region sorts an epoch by sequencer first.";
     LeftIsDone, "left-is-done", "A transaction that left its footprint counts as committed.";
     SentNotKept, "sent-not-kept", "Data for another shard is dropped before it has arrived there.";

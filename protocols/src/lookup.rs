@@ -13,7 +13,7 @@ use pangea_core::exec::ordered::concerned;
 use pangea_core::exec::reconnaissance::{
     KnownRows, LookupKeys, LookupRows, Reconnaissance, reconnoiter,
 };
-use pangea_core::exec::{declared_footprint, is_bulk};
+use pangea_core::exec::{declared_footprint, is_bulk, is_divisible};
 use pangea_core::ids::{ShardId, SnapshotVersion};
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::{Cx, Protocol};
@@ -36,7 +36,7 @@ pub(crate) fn left_too_often(times: u32) -> Abort {
 }
 
 /// The footprint that a program declares, if it is narrow enough: otherwise other shards would have
-/// to send whole ranges of rows.
+/// to send whole ranges of rows. For a divisible program they send none.
 pub(crate) fn narrow_declaration(
     registry: &Registry,
     (partitions, here): (&Partitions, ShardId),
@@ -46,6 +46,7 @@ pub(crate) fn narrow_declaration(
     let declared = declared_footprint(registry, *procedure, args)?;
     let is_wide = concerned(partitions, &declared, here).len() > 1
         && !is_bulk(registry, *procedure, args)
+        && !is_divisible(registry, *procedure, args)
         && declared.ranges.iter().any(|lock| {
             lock.mode.reads() && partitions.shards_of(lock.table, &lock.range).is_some()
         });

@@ -71,6 +71,10 @@ const OF_LEVELS_PER_MILLE: u64 = 150;
 /// The part of the seeds that have additions, if the protocol merges them.
 const OF_ADDS_PER_MILLE: u64 = 60;
 
+/// The part of the seeds with lists over several shards in which many transactions only append, by
+/// a divisible program.
+const OF_DIVISIBLE_PER_MILLE: u64 = 250;
+
 /// Shard counts to draw from, if the protocol supports partitioned tables.
 const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
 
@@ -96,10 +100,20 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
     let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
     let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
-    let workload = drawn_workload::<P>(seed, &drawn, &options);
+    let workload = match drawn_workload::<P>(seed, &drawn, &options) {
+        lists if lists == "list-append" && shards > 1 && draws_divisible(seed) => {
+            "list-add".to_owned()
+        }
+        other => other,
+    };
     let drawn = Settings { workload, ..drawn };
     let isolation = drawn_levels::<P>(seed, &drawn, &options);
     (Settings { nodes, shards, isolation, real_time, ..drawn }, options)
+}
+
+/// Whether lists over several shards have transactions that only append.
+fn draws_divisible(seed: u64) -> bool {
+    SimRng::fork(seed, "list-add", 0).chance(OF_DIVISIBLE_PER_MILLE)
 }
 
 /// Replaces the workload of some seeds by one with conditions that weak levels could violate, if

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::store::{CachePrefetcher, Store};
-use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
+use crate::txn::{Abort, Context, Footprint, Procedure, Registry, SqlState, Stop};
 
 /// Runs a procedure. A panic in it becomes an abort, because a bug in one program must not stop all
 /// others.
@@ -86,6 +86,13 @@ pub(super) fn gave_up() -> Abort {
 pub fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
     let procedure = registry.procedure(id)?;
     catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
+}
+
+/// Whether a call can be divided over shards. If the procedure panics, it can't.
+pub fn is_divisible(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
+    let says = |code: &dyn Procedure| code.is_footprint_certain() && code.is_divisible(args);
+    let code = registry.procedure(id);
+    catch_unwind(AssertUnwindSafe(|| code.is_some_and(says))).unwrap_or(false)
 }
 
 /// Whether a procedure declares a footprint for these arguments. If so, the footprint need not be

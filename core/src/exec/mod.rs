@@ -42,7 +42,7 @@ pub mod timed;
 mod writes;
 
 pub use adds::{AddedRow, OwnAdds, add_to};
-pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
+pub use call::{footprint as declared_footprint, is_bulk, is_divisible, is_footprint_declared};
 pub use certify::Change;
 pub use isolation::checked_reads;
 pub use optimistic::first_change;

@@ -105,7 +105,11 @@ pub fn covering(ops: &[Op]) -> Footprint {
     Footprint::new(points, ranges)
 }
 
+/// Runs the ops in its arguments.
 struct Interpreter;
+
+/// The same, for ops that need no row of another shard. Its result has no values of rows.
+struct Divisible;
 
 fn number(value: Option<Value>) -> u8 {
     value.map_or(0, |value| value[0])
@@ -162,12 +166,43 @@ impl Procedure for Interpreter {
     }
 }
 
+impl Procedure for Divisible {
+    fn name(&self) -> &str {
+        "divisible"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        Interpreter.run(args, cx).map(|_| Vec::new())
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        Some(covering(&postcard::from_bytes::<Vec<Op>>(args).expect("tests pass ops")))
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
+    fn is_divisible(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
 pub fn registry() -> Registry {
-    Registry::new([Arc::new(Interpreter) as Arc<dyn Procedure>])
+    Registry::new([Arc::new(Interpreter) as Arc<dyn Procedure>, Arc::new(Divisible)])
 }
 
 pub fn program(ops: &[Op]) -> Program {
-    let procedure = registry().id("interpreter").expect("the registry has only this procedure");
+    call("interpreter", ops)
+}
+
+/// A program that each shard runs with its own rows.
+pub fn divisible(ops: &[Op]) -> Program {
+    call("divisible", ops)
+}
+
+fn call(name: &str, ops: &[Op]) -> Program {
+    let procedure = registry().id(name).expect("the registry has both procedures");
     let args = postcard::to_allocvec(ops).expect("ops can be encoded");
     Program::Call { procedure, args: Bytes::from(args) }
 }

@@ -137,8 +137,9 @@ pub trait Procedure: Send + Sync {
     fn name(&self) -> &str;
 
     /// The version of the procedure: a program must raise it when a call may read or write other
-    /// rows, or return another result, than before. Nodes with other versions of a procedure reject
-    /// each other, and an upgraded node does not run the transactions of the earlier version.
+    /// rows, or return another result, than before, and when other calls are divisible. Nodes with
+    /// other versions of a procedure reject each other, and an upgraded node does not run the
+    /// transactions of the earlier version.
     fn version(&self) -> u32 {
         0
     }
@@ -171,6 +172,37 @@ pub trait Procedure: Send + Sync {
     /// others of its slice, like any footprint violation, so replicas may diverge. On several
     /// shards, the run has no effects, gets a reconnaissance, and is sequenced again.
     fn is_footprint_certain(&self) -> bool {
+        false
+    }
+
+    /// Whether the program can be divided over shards: no shard needs the rows of another one.
+    /// Each shard on which the transaction writes then runs the program with its own rows, as soon
+    /// as it has its locks, and no rows are sent. If all rows are on one shard, the program is run
+    /// as any other.
+    ///
+    /// A procedure may return true only if, for these arguments and any data:
+    ///
+    /// - It declares the footprint, and [calls it certain](Self::is_footprint_certain). Otherwise
+    ///   the transaction is not divided.
+    /// - What it writes to the rows of a shard depends only on the arguments, the rows of that
+    ///   shard, and rows of tables that are on all shards. Rows of other shards seem not to exist,
+    ///   except those that the run has written itself, and what it writes to them is dropped.
+    /// - Its result depends only on the arguments. Some shard gives it to the client.
+    /// - It never aborts, panics, or leaves its footprint, also if rows are missing or malformed.
+    ///   It may return false for arguments with which it would abort.
+    ///
+    /// The size of the written values is not limited, because it may depend on rows. A result or a
+    /// number of rows above the limits of a transaction is an abort.
+    ///
+    /// The shards do not ask each other before they commit. If the program aborts on one of them,
+    /// others may have committed, and clients may know. So that transactions stay atomic, there is
+    /// no such abort: the node stops with a message that names the procedure. All replicas of its
+    /// shard stop at the same transaction, and have applied none of its writes. A program in which
+    /// the mistake is mended, and that has the same [version](Self::version), continues with it.
+    /// The other conditions are not checked. If they do not hold, rows and results may be wrong,
+    /// the same on all replicas of a shard.
+    fn is_divisible(&self, args: &[u8]) -> bool {
+        let _ = args;
         false
     }
 

@@ -2,7 +2,9 @@
 //!
 //! There is one table of counters, partitioned over shards. Clients have a home shard, that of
 //! their region. A transaction reads its counters, aborts if one of them is negative (none ever
-//! is), and then increments those that it should increment.
+//! is), and then increments those that it should increment. One of Tiga's benchmark only increments
+//! them: each increment needs its own counter alone, so the program is divisible over shards
+//! ([`Procedure::is_divisible`]).
 //!
 //! | mix | transactions | counters |
 //! |---|---|---|
@@ -25,8 +27,8 @@
 //!                         0     hot                             rows / 10                rows
 //! ```
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -117,6 +119,17 @@ pub struct Counter {
     pub shard: u16,
     /// The record's number in the shard.
     pub row: u32,
+}
+
+/// What a transaction does with its counters. The numbers are those in its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Returns their values.
+    Read = 0,
+    /// Increments them, and returns their values before.
+    ReadAndIncrement = 1,
+    /// Increments them, and returns nothing.
+    Increment = 2,
 }
 
 impl Counters {
@@ -224,10 +237,15 @@ impl Facts for Counters {
         let rule = Rule { rule: "counters", place: &"the table" };
         let (mut count, mut increments, mut negative, mut unreadable) = (0, 0, 0, 0);
         let mut other_payload = 0;
+        let mut by_shard = BTreeMap::<[u8; 2], i64>::new();
         rows.scan(COUNTERS, &KeyRange::all(), &mut |key, value| {
             let counter = decode(value);
             count += 1;
-            increments += counter.as_ref().map_or(0, |(counter, _)| *counter);
+            let of_counter = counter.as_ref().map_or(0, |(counter, _)| *counter);
+            increments += of_counter;
+            if let Some(shard) = key.first_chunk() {
+                *by_shard.entry(*shard).or_default() += of_counter;
+            }
             negative += i64::from(counter.as_ref().is_ok_and(|(counter, _)| *counter < 0));
             unreadable += i64::from(counter.is_err());
             let is_payload = |found: &[u8]| {
@@ -242,6 +260,13 @@ impl Facts for Counters {
         let loaded = i64::from(self.shards) * i64::from(self.rows);
         rule.equal(("counters", count), ("loaded", loaded))?;
         rule.equal(("negative counters", negative), ("allowed", 0))?;
+        if self.mix == Mix::Tiga {
+            // Each transaction increments one counter in each of three shards, or none.
+            let (most, each) = (by_shard.into_values().max().unwrap_or(0), TIGA_SHARDS as i64);
+            rule.equal(("increments without two others", increments % each), ("allowed", 0))?;
+            let alone = (each * most - increments).max(0);
+            rule.equal(("increments of one shard alone", alone), ("allowed", 0))?;
+        }
         let mut report = Report::default();
         report.count("counters", count);
         report.count(INCREMENTS, increments);
@@ -281,16 +306,16 @@ pub struct Generator {
 impl Generator {
     fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let mut of = Vec::with_capacity(CALVIN_RECORDS);
-        let (label, increments) = match self.counters.mix {
-            Mix::Calvin => (self.calvin(dice, &mut of), true),
+        let (label, what) = match self.counters.mix {
+            Mix::Calvin => (self.calvin(dice, &mut of), What::ReadAndIncrement),
             Mix::Mako => self.mako(dice, &mut of),
             Mix::Tiga => {
                 self.tiga(dice, &mut of);
-                ("increment", true)
+                ("increment", What::Increment)
             }
         };
-        let args = Bytes::from(encode_args(&of, increments));
-        Call { procedure: "counters", args, label, is_read_only: !increments }
+        let args = Bytes::from(encode_args(&of, what));
+        Call { procedure: "counters", args, label, is_read_only: what == What::Read }
     }
 
     fn calvin(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> &'static str {
@@ -317,7 +342,7 @@ impl Generator {
         if other.is_some() { "multi-shard" } else { "one-shard" }
     }
 
-    fn mako(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> (&'static str, bool) {
+    fn mako(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> (&'static str, What) {
         for _ in 0..MAKO_OPS {
             distinct(of, || {
                 let is_remote = dice.percent(self.counters.remote);
@@ -325,7 +350,10 @@ impl Generator {
                 Counter { shard: other.unwrap_or(self.home), row: self.row(dice) }
             });
         }
-        if dice.percent(50) { ("increment", true) } else { ("read", false) }
+        match dice.percent(50) {
+            true => ("increment", What::ReadAndIncrement),
+            false => ("read", What::Read),
+        }
     }
 
     fn tiga(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) {
@@ -380,43 +408,40 @@ fn encode(counter: i64, payload: &[u8]) -> Value {
     }
 }
 
-fn encode_args(of: &[Counter], increments: bool) -> Vec<u8> {
+fn encode_args(of: &[Counter], what: What) -> Vec<u8> {
     let encode = |counter: &Counter, out: &mut Vec<u8>| {
         out.put_varint(u64::from(counter.shard));
         out.put_varint(u64::from(counter.row));
     };
-    let mut args = vec![u8::from(increments)];
+    let mut args = vec![what as u8];
     args.extend(super::encode_ops(of, encode));
     args
 }
 
-fn decode_args(args: &[u8]) -> Result<(Vec<Counter>, bool), DecodeError> {
-    let (increments, rest) = match args.split_first() {
-        Some((0, rest)) => (false, rest),
-        Some((1, rest)) => (true, rest),
-        _ => return Err(DecodeError::new("counters: whether to increment")),
+fn decode_args(args: &[u8]) -> Result<(Vec<Counter>, What), DecodeError> {
+    let (what, rest) = match args.split_first() {
+        Some((0, rest)) => (What::Read, rest),
+        Some((1, rest)) => (What::ReadAndIncrement, rest),
+        Some((2, rest)) => (What::Increment, rest),
+        _ => return Err(DecodeError::new("counters: what to do")),
     };
     let decode = |from: &mut Reader<'_>| {
         let shard = bounded(from.varint("shard")?, 0, SHARDS_MAX - 1, "shard")? as u16;
         let row = bounded(from.varint("row")?, 0, ROWS_MAX - 1, "row")? as u32;
         Ok(Counter { shard, row })
     };
-    Ok((super::decode_ops(rest, decode)?, increments))
+    Ok((super::decode_ops(rest, decode)?, what))
 }
 
-/// Reads counters, and increments them if the arguments request it. Returns their previous values.
+/// Reads counters, or increments them, or both. Returns the values that it has read.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
-impl Procedure for Run {
-    fn name(&self) -> &str {
-        "counters"
-    }
-
-    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        let (of, increments) = decode_args(args).map_err(malformed)?;
+impl Run {
+    /// Reads all counters before it increments any.
+    fn read(cx: &mut dyn Context, of: &[Counter], increments: bool) -> Result<Vec<u8>, Stop> {
         let mut found = Vec::with_capacity(of.len());
-        for counter in &of {
+        for counter in of {
             let Some(value) = cx.get(COUNTERS, &key(*counter))? else {
                 let Counter { shard, row } = counter;
                 let message = format!("counter {row} does not exist in shard {shard}");
@@ -444,19 +469,56 @@ impl Procedure for Run {
         Ok(result)
     }
 
+    /// Increments counters, each by itself. What is no counter stays as it is: the run may have the
+    /// rows of one shard alone, and must not abort.
+    fn increment(cx: &mut dyn Context, of: &[Counter]) -> Result<Vec<u8>, Stop> {
+        for counter in of {
+            let at = key(*counter);
+            let value = cx.get(COUNTERS, &at)?;
+            if let Some(Ok((counter, payload))) = value.as_deref().map(decode) {
+                cx.put(COUNTERS, at, encode(counter.saturating_add(1), payload))?;
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl Procedure for Run {
+    fn name(&self) -> &str {
+        "counters"
+    }
+
+    /// 1: there are divisible increments.
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let (of, what) = decode_args(args).map_err(malformed)?;
+        match what {
+            What::Read => Self::read(cx, &of, false),
+            What::ReadAndIncrement => Self::read(cx, &of, true),
+            What::Increment => Self::increment(cx, &of),
+        }
+    }
+
     fn is_footprint_certain(&self) -> bool {
         true
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let Ok((of, increments)) = decode_args(args) else { return Some(Footprint::default()) };
-        let mode = if increments { LockMode::Exclusive } else { LockMode::Shared };
+        let Ok((of, what)) = decode_args(args) else { return Some(Footprint::default()) };
+        let mode = if what == What::Read { LockMode::Shared } else { LockMode::Exclusive };
         let lock = |counter| PointLock { table: COUNTERS, key: key(counter), mode };
         Some(Footprint::new(of.into_iter().map(lock).collect(), Vec::new()))
     }
 
     fn is_read_only(&self, args: &[u8]) -> bool {
-        decode_args(args).is_ok_and(|(_, increments)| !increments)
+        decode_args(args).is_ok_and(|(_, what)| what == What::Read)
+    }
+
+    fn is_divisible(&self, args: &[u8]) -> bool {
+        decode_args(args).is_ok_and(|(_, what)| what == What::Increment)
     }
 }
 

@@ -12,6 +12,9 @@
 //! Some of the transactions that append also leave a note, under a name that depends on their reads
 //! ([`Follow`]), and some of these delete another note. Their footprint does not follow from their
 //! arguments.
+//!
+//! In the mix `list-add`, half of the transactions only append. Their program is divisible over
+//! shards ([`Add`]), and conflicts with the others.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -56,9 +59,35 @@ const RANGE_MAX: u64 = 1_000;
 /// forever.
 const LIST_LEN_MAX: usize = 1 << 20;
 
+/// In the mix `list-add`: the percentage of transactions that only append.
+const ADD_PERCENT: u64 = 50;
+
+/// The mix of transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Appends and reads.
+    Append,
+    /// The same, and transactions that only append, by a divisible program.
+    Add,
+}
+
+impl Mix {
+    /// All mixes.
+    pub const ALL: [Self; 2] = [Self::Append, Self::Add];
+
+    /// The name on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Append => "list-append",
+            Self::Add => "list-add",
+        }
+    }
+}
+
 /// The workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListAppend {
+    mix: Mix,
     lists: u32,
     zipf: f64,
 }
@@ -213,40 +242,40 @@ pub fn decode_reads(result: &[u8]) -> Result<Vec<Read>, DecodeError> {
 }
 
 impl ListAppend {
-    /// Creates the workload with the number of lists in the settings.
+    /// Creates a mix with the number of lists in the settings.
     ///
     /// # Errors
     /// If a setting is out of its bounds.
-    pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
+    pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         setting("lists", settings.lists.into(), 1, 1_000_000)?;
         setting_zipf(settings.zipf)?;
-        Ok(Self { lists: settings.lists, zipf: settings.zipf })
+        Ok(Self { mix, lists: settings.lists, zipf: settings.zipf })
     }
 }
 
 impl Definition for ListAppend {
-    const NAMES: &'static [&'static str] = &["list-append"];
+    const NAMES: &'static [&'static str] = &[Mix::Append.name(), Mix::Add.name()];
     const IS_RECORDED: bool = true;
 
     type Generator = Generator;
 
-    fn named(_: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
-        Self::new(settings)
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
     }
 
     fn programs() -> Vec<Arc<dyn Procedure>> {
-        vec![Arc::new(Run), Arc::new(Follow)]
+        vec![Arc::new(Run), Arc::new(Follow), Arc::new(Add)]
     }
 
     fn generator(&self, client: Client) -> Generator {
         let zipf = Zipf::new(self.lists.into(), self.zipf);
-        Generator { client: client.index, zipf, txns: 0, values: 0 }
+        Generator { mix: self.mix, client: client.index, zipf, txns: 0, values: 0 }
     }
 }
 
 impl Facts for ListAppend {
     fn name(&self) -> &'static str {
-        "list-append"
+        self.mix.name()
     }
 
     fn is_of_histories(&self) -> bool {
@@ -254,7 +283,10 @@ impl Facts for ListAppend {
     }
 
     fn procedures(&self) -> Vec<&'static str> {
-        vec!["list_append", "list_follow"]
+        match self.mix {
+            Mix::Append => vec!["list_append", "list_follow"],
+            Mix::Add => vec!["list_append", "list_follow", "list_add"],
+        }
     }
 
     fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
@@ -271,6 +303,7 @@ impl Generate for Generator {
 /// Generates one client's transactions.
 #[derive(Clone, Debug)]
 pub struct Generator {
+    mix: Mix,
     client: u32,
     zipf: Zipf,
     txns: u64,
@@ -287,12 +320,7 @@ impl Generator {
             let offset = self.zipf.draw(dice);
             let list = first_of_era + offset;
             match dice.below(20) {
-                0..10 => {
-                    self.values =
-                        self.values.checked_add(1).expect("the values of the client are exhausted");
-                    let value = u64::from(self.client) << 32 | u64::from(self.values);
-                    Op::Append { list, value }
-                }
+                0..10 => self.append(list),
                 10..18 => Op::Read { list },
                 _ => {
                     let count = dice.between(1, (lists - offset).min(8));
@@ -310,8 +338,22 @@ impl Generator {
         ops
     }
 
+    fn append(&mut self, list: u64) -> Op {
+        self.values = self.values.checked_add(1).expect("the values of the client are exhausted");
+        Op::Append { list, value: u64::from(self.client) << 32 | u64::from(self.values) }
+    }
+
     fn next(&mut self, dice: &mut WorkloadRng) -> Call {
-        let ops = self.next_ops(dice);
+        let mut ops = self.next_ops(dice);
+        if self.mix == Mix::Add && dice.percent(ADD_PERCENT) {
+            for op in &mut ops {
+                if let Op::Read { list } | Op::ReadRange { first: list, .. } = *op {
+                    *op = self.append(list);
+                }
+            }
+            let args = Bytes::from(encode_ops(&ops));
+            return Call { procedure: "list_add", args, label: "add", is_read_only: false };
+        }
         let is_read_only = !ops.iter().any(is_append);
         let label = if is_read_only { "read" } else { "append" };
         let leaves_note = !is_read_only && self.txns.is_multiple_of(TXNS_PER_NOTE);
@@ -449,6 +491,40 @@ impl Procedure for Follow {
 
     fn is_read_only(&self, args: &[u8]) -> bool {
         Run.is_read_only(args)
+    }
+}
+
+/// Appends to lists, each by itself. Other operations, and appends to lists that are full, have no
+/// effect, so that it never aborts.
+#[derive(Clone, Copy, Debug)]
+pub struct Add;
+
+impl Procedure for Add {
+    fn name(&self) -> &str {
+        "list_add"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        for op in decode_ops(args).map_err(malformed)? {
+            let Op::Append { list, value } = op else { continue };
+            let record = cx.get(LISTS, &key(list))?;
+            if record.as_ref().is_none_or(|record| record.len() < LIST_LEN_MAX) {
+                cx.put(LISTS, key(list), appended(record.as_deref(), value))?;
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        Run.footprint(args)
+    }
+
+    fn is_divisible(&self, args: &[u8]) -> bool {
+        decode_ops(args).is_ok()
     }
 }
 

@@ -27,7 +27,7 @@
 //! |---|---|---|
 //! | [`ycsb`] | 62 | `ycsb`, `ycsb_load` |
 //! | [`tpcc`] | 40 to 56 | `tpcc_new_order`, `tpcc_payment`, ... |
-//! | [`list_append`] | 61, 63 | `list_append`, `list_follow` |
+//! | [`list_append`] | 61, 63 | `list_append`, `list_follow`, `list_add` |
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //! | [`registers`] | 59 | `registers` |
 //! | [`catalog`] | 37 to 39 | `catalog`, `catalog_load` |

@@ -73,6 +73,10 @@ impl Procedure for Versioned {
     fn is_read_only(&self, args: &[u8]) -> bool {
         self.procedure.is_read_only(args)
     }
+
+    fn is_divisible(&self, args: &[u8]) -> bool {
+        self.procedure.is_divisible(args)
+    }
 }
 
 /// The keys in [`VERSIONS`] of what a call appends.

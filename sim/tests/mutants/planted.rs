@@ -40,6 +40,8 @@ enum Profile {
     Lists,
     /// Accounts, with any fault.
     Bank,
+    /// Lists to which many transactions only append, with any fault. For several shards.
+    Adds,
     /// Lists on few keys, with few faults.
     Hot,
     /// Nodes and disks fail repeatedly.
@@ -173,6 +175,7 @@ impl Profile {
             | Bug::CheckpointOfOldRows
             | Bug::TruncatedTooFar => &[Self::Crashes],
             Bug::VoteBeforeFsync => &[Self::Losses, Self::Crashes],
+            Bug::DividedOnFirst | Bug::DividedWithoutLocks => &[Self::Adds],
             Bug::EarlyBeforeFsync | Bug::OverwrittenUndecided => &[Self::Masters],
             Bug::MasterStays | Bug::VoidRunLater | Bug::VoidItemsUsed | Bug::NeighbourStays => {
                 &[Self::Masters, Self::Lists]
@@ -232,6 +235,7 @@ impl Profile {
         match self {
             Self::Lists => (any, small),
             Self::Bank => (Settings { workload: "bank".to_owned(), ..any }, small),
+            Self::Adds => (Settings { workload: "list-add".to_owned(), ..any }, small),
             Self::Hot | Self::Wide | Self::Apart | Self::Notes => self.crowd(any, small),
             Self::Crashes => {
                 let faults =

@@ -82,3 +82,31 @@ fn drawn_runs_of_several_shards_are_clean() {
         clean::<Tiga>(&settings, &options);
     }
 }
+
+/// Transactions without rows of other shards, among others or alone.
+#[test]
+fn divisible_transactions_keep_their_guarantee_and_lose_nothing_under_faults() {
+    let workloads = ["list-add", "list-add", "tiga-micro"].map(str::to_owned);
+    for (seed, workload) in (0..30).zip(workloads.into_iter().cycle()) {
+        let (settings, options) = drawn_divided(seed);
+        clean::<Tiga>(&Settings { workload, ..settings }, &options);
+    }
+}
+
+/// Nodes restart from the log, take checkpoints of their peers, and lose their disks. No rows of
+/// other shards help them to run what they have not run.
+#[test]
+fn divisible_transactions_are_replayed_without_rows_of_other_shards() {
+    let mut marks = ["tiga.checkpoint_installed", "tiga.rejoined"].map(|mark| (mark, 0));
+    for seed in 0..8 {
+        let runs = [away_divided, replaced_divided, upgraded_divided];
+        for (drawn, workload) in runs.into_iter().zip(["tiga-micro", "tiga-micro", "list-add"]) {
+            let (settings, options) = drawn(seed);
+            let settings = Settings { workload: workload.to_owned(), ..settings };
+            let report = clean::<Tiga>(&settings, &options);
+            assert!(workload == "list-add" || report.counts.mark("tiga.served") == 0, "{report}");
+            marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+        }
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+}

@@ -38,6 +38,8 @@ pub(super) struct RemoteInputs<'a> {
     pub remote_rows: RemoteRows<'a>,
     /// The first stale read of a certified transaction, on any shard.
     pub change: Option<&'a Change>,
+    /// Whether the shard runs its part of a divisible program, without rows of others.
+    pub is_divided: bool,
 }
 
 /// The result of one attempt of a job.
@@ -185,8 +187,10 @@ impl Runner<'_> {
                     Ok(result) => {
                         let bytes = bytes_of(written.len(), written.contents_bytes())
                             + writes_bytes(elsewhere.rows());
+                        let is_divided = remote_inputs.is_some_and(|inputs| inputs.is_divided);
+                        let call = (*procedure, &args[..]);
                         check_result(result.len(), self.result_bytes_max)
-                            .and_then(|()| self.within_limits(*procedure, args, bytes))
+                            .and_then(|()| self.within_limits(call, bytes, is_divided))
                             .map(|()| result)
                     }
                     Err(Stop::Abort(abort)) => Err(in_few_words(abort, self.result_bytes_max)),
@@ -221,15 +225,16 @@ impl Runner<'_> {
     }
 
     /// Lets a call commit unless its writes exceed the limit. A bulk load may write any amount,
-    /// because its writes are not logged.
+    /// because its writes are not logged. So may the part of a divisible program: other shards must
+    /// come to the same, and may write less.
     fn within_limits(
         &self,
-        procedure: ProcedureId,
-        args: &[u8],
+        (procedure, args): (ProcedureId, &[u8]),
         bytes: usize,
+        is_divided: bool,
     ) -> Result<(), Abort> {
         match check_bytes(bytes) {
-            Err(_) if is_bulk(self.registry, procedure, args) => Ok(()),
+            Err(_) if is_divided || is_bulk(self.registry, procedure, args) => Ok(()),
             checked => checked,
         }
     }

@@ -48,6 +48,7 @@
 //! neither paper covers.
 
 mod dispatch;
+mod divisible;
 mod extent;
 mod locked;
 mod participants;

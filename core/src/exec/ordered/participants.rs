@@ -1,6 +1,7 @@
 //! The participants of a transaction (Calvin §3.2, phase 1).
 
 use crate::ids::ShardId;
+use crate::mutate;
 use crate::partition::{Partitions, ShardSet};
 use crate::txn::Footprint;
 
@@ -41,6 +42,15 @@ impl Participants {
         Self { active, reading }
     }
 
+    /// The participants of a transaction whose program is divided over them: those on which it
+    /// writes. They need no rows of others.
+    pub fn divided(self) -> Self {
+        let first = || self.active.iter().next().map_or(self.active, ShardSet::one);
+        let active = mutate!(DividedOnFirst: self.active => first());
+        Self { active, reading: ShardSet::default() }
+    }
+
+    /// All participants.
     pub fn all(self) -> ShardSet {
         self.active.union(self.reading)
     }

@@ -22,6 +22,9 @@
 //! [`execute`](super::execute), it cannot run again at once, because the rows that it needs next
 //! may be on a shard that has already proceeded.
 //!
+//! **Divisible** transactions exchange nothing. Each active shard runs its part alone
+//! ([`divisible`]), and passive shards have nothing to do.
+//!
 //! **Certified** transactions exchange no rows. Each shard reports whether the reads of its rows
 //! are still current, and the writes are applied if all shards report so.
 //!
@@ -42,7 +45,7 @@ use super::participants::Participants;
 use super::queues::Queues;
 use super::remote_reads::{Limits, ReadsBuilder, RemoteReads};
 use super::schedule::{Graph, Locks};
-use super::{IN_ORDER_JOBS_MAX, Job, ResultDetail, dispatch};
+use super::{IN_ORDER_JOBS_MAX, Job, ResultDetail, dispatch, divisible};
 use crate::exec::call;
 use crate::exec::certify::Change;
 use crate::exec::remote_rows::{RemoteRows, Rows};
@@ -90,6 +93,8 @@ struct Pending {
     /// The part of the footprint on this shard; `None` if that is all of it.
     part_here: Option<Footprint>,
     shards: Participants,
+    /// Whether each shard runs its part alone.
+    is_divided: bool,
     /// Whether this shard's rows were sent.
     is_served: bool,
     /// The size in bytes of this shard's rows, if they exceeded the limit.
@@ -160,6 +165,21 @@ pub fn concerned(partitions: &Partitions, footprint: &Footprint, home: ShardId) 
     Participants::of(partitions, footprint, home).all()
 }
 
+/// The footprint of a transaction; `None` if it is neither given nor declared.
+fn footprint_of(
+    registry: &Registry,
+    program: &Program,
+    given: Option<&Footprint>,
+) -> Option<Footprint> {
+    match (program, given) {
+        (Program::Certified(Certified { reads, writes, .. }), _) => {
+            Some(Footprint::of_run(reads, writes))
+        }
+        (Program::Call { .. }, Some(given)) => Some(given.clone()),
+        (Program::Call { procedure, args }, None) => call::footprint(registry, *procedure, args),
+    }
+}
+
 /// The part of a footprint on one shard.
 fn part_of(partitions: &Partitions, here: ShardId, footprint: &Footprint) -> Footprint {
     let holds = |lock: &&PointLock| partitions.holds(here, lock.table, &lock.key);
@@ -212,24 +232,20 @@ impl Sharded {
     ) {
         let last = self.pending.back();
         assert!(last.is_none_or(|last| last.version <= version), "versions are pushed in order");
-        let mut is_known = true;
-        let footprint = match (program, footprint) {
-            (Program::Certified(Certified { reads, writes, .. }), _) => {
-                Footprint::of_run(reads, writes)
-            }
-            (Program::Call { .. }, Some(given)) => given.clone(),
-            (Program::Call { procedure, args }, None) => {
-                let declared = call::footprint(registry, *procedure, args);
-                is_known = declared.is_some();
-                declared.unwrap_or_default()
-            }
-        };
-        let shards = Participants::of(&self.partitions, &footprint, home);
+        let known = footprint_of(registry, program, footprint);
+        let is_known = known.is_some();
+        let given = (program, footprint);
+        let footprint = known.unwrap_or_default();
+        let all = Participants::of(&self.partitions, &footprint, home);
+        let is_divided = divisible::is_divided(registry, given, all);
+        let shards = if is_divided { all.divided() } else { all };
         if !shards.all().contains(self.here) {
             return;
         }
-        let is_alone = shards.all() == ShardSet::one(self.here);
+        let is_alone = all.all() == ShardSet::one(self.here);
         let part_here = (!is_alone).then(|| self.of_here(&footprint));
+        let no_locks = || part_here.clone().filter(|_| !is_divided).or(Some(Footprint::default()));
+        let part_here = mutate!(DividedWithoutLocks: part_here => no_locks());
         let number = self.first + self.pending.len() as u64;
         let has_locks = self.locks.ask(part_here.as_ref().unwrap_or(&footprint));
         if mutate!(ServedOutOfTurn: has_locks => true) {
@@ -244,6 +260,7 @@ impl Sharded {
             footprint,
             is_known,
             shards,
+            is_divided,
             is_served: false,
             too_large: None,
             runs: false,
@@ -470,6 +487,10 @@ impl Sharded {
         if is_call && pending.part_here.is_none() {
             return ShardOutcome::of(runner.run(place, &Locks::Given(&pending.footprint), scratch));
         }
+        if pending.is_divided {
+            let place_here = (&*self.partitions, self.here);
+            return runner.run_divided(place, &pending.footprint, place_here, scratch);
+        }
         let mut parts: BTreeMap<ShardId, &RemoteReads> =
             self.parts.get(&pending.txn).into_iter().flatten().map(|(of, it)| (*of, it)).collect();
         let own = own.or(pending.too_large.map(RemoteReads::TooLarge));
@@ -502,7 +523,7 @@ impl Sharded {
         };
         change = change.or(everywhere.as_ref());
         let remote_rows = RemoteRows { partitions: &self.partitions, here: self.here, rows: &rows };
-        let remote_inputs = RemoteInputs { remote_rows, change };
+        let remote_inputs = RemoteInputs { remote_rows, change, is_divided: false };
         ShardOutcome::of(runner.run_with(place, &pending.footprint, &remote_inputs, scratch))
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the ordered executor.
 
 mod certified;
+mod divisible;
 mod graph;
 mod sharded;
 

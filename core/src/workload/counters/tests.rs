@@ -6,7 +6,7 @@ use crate::workload::tests::{Bench, small};
 use std::collections::BTreeMap;
 
 /// The counters of many transactions of a client in region 1.
-fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
+fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, What)> {
     let counters = Counters::new(mix, settings).expect("valid settings");
     let mut generator = counters.generator(Client::new(1, 3, 3));
     let mut dice = WorkloadRng::new(3);
@@ -14,7 +14,7 @@ fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
     calls.map(|call| decode_args(&call.args).expect("well formed")).collect()
 }
 
-fn share(of: &[(Vec<Counter>, bool)], is: impl Fn(&[Counter]) -> bool) -> f64 {
+fn share(of: &[(Vec<Counter>, What)], is: impl Fn(&[Counter]) -> bool) -> f64 {
     of.iter().filter(|(counters, _)| is(counters)).count() as f64 / of.len() as f64
 }
 
@@ -22,8 +22,8 @@ fn share(of: &[(Vec<Counter>, bool)], is: impl Fn(&[Counter]) -> bool) -> f64 {
 fn calvins_take_one_hot_record_of_each_shard() {
     let settings = Settings { hot: 5, remote: 10, ..small() };
     let all = drawn(Mix::Calvin, &settings);
-    for (counters, increments) in &all {
-        assert!(*increments && counters.len() == 10);
+    for (counters, what) in &all {
+        assert!(*what == What::ReadAndIncrement && counters.len() == 10);
         let mut by_shard = BTreeMap::<u16, (u32, u32)>::new();
         for counter in counters {
             let (hot, cold) = by_shard.entry(counter.shard).or_default();
@@ -79,7 +79,7 @@ fn a_record_keeps_its_payload_and_another_s_is_a_violation() {
 fn makos_are_half_reads_and_seldom_leave_their_shard() {
     let all = drawn(Mix::Mako, &Settings { remote: 5, zipf: 0.0, ..small() });
     assert!(all.iter().all(|(counters, _)| counters.len() == 4));
-    let increments = all.iter().filter(|(_, increments)| *increments).count();
+    let increments = all.iter().filter(|(_, what)| *what == What::ReadAndIncrement).count();
     assert!((900..1_100).contains(&increments), "{increments}");
     let stays = share(&all, |counters| counters.iter().all(|it| it.shard == 1));
     assert!((0.78..0.85).contains(&stays), "0.95 to the fourth, not {stays}");
@@ -120,12 +120,48 @@ fn each_increment_that_commits_is_in_the_sum() {
 fn a_counter_that_is_named_twice_counts_twice() {
     let mut bench = Bench::new("tiga-micro", &small());
     let counter = Counter { shard: 0, row: 7 };
-    let args = encode_args(&[counter, counter], true);
-    bench.model.run(&Run, &args).expect("the counter exists");
     let other = Counter { shard: 0, row: 8 };
-    let read = encode_args(&[counter, other], false);
-    assert_eq!(bench.model.run(&Run, &read).expect("the counters exist"), [2, 2, 0]);
-    let nobody = encode_args(&[Counter { shard: 9, row: 0 }], false);
+    let read = encode_args(&[counter, other], What::Read);
+    for (what, after) in [(What::ReadAndIncrement, 2), (What::Increment, 4)] {
+        let args = encode_args(&[counter, counter], what);
+        bench.model.run(&Run, &args).expect("the counter exists");
+        assert_eq!(bench.model.run(&Run, &read).expect("the counters exist"), [2, after, 0]);
+    }
+    let nobody = encode_args(&[Counter { shard: 9, row: 0 }], What::Read);
     let stop = bench.model.run(&Run, &nobody).expect_err("the counter does not exist");
     assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
+}
+
+/// The run of a divisible program on one shard: it never aborts, and increments what is there.
+#[test]
+fn increments_alone_are_divisible_and_leave_what_is_no_counter() {
+    let mut bench = Bench::new("tiga-micro", &small());
+    let [there, absent] = [0, 9].map(|shard| Counter { shard, row: 7 });
+    let broken = Counter { shard: 1, row: 7 };
+    bench.model.put(COUNTERS, key(broken), Some(Value::copy_from(b"odd")));
+    let of = |what| encode_args(&[there, absent, broken], what);
+    assert!(Run.is_divisible(&of(What::Increment)) && !Run.is_read_only(&of(What::Increment)));
+    assert!([What::Read, What::ReadAndIncrement].iter().all(|what| !Run.is_divisible(&of(*what))));
+    assert!(!Run.is_divisible(&[2, 200]), "a program whose arguments are malformed aborts");
+    assert_eq!(bench.model.run(&Run, &of(What::Increment)), Ok(Vec::new()));
+    let read = encode_args(&[there], What::Read);
+    assert_eq!(bench.model.run(&Run, &read), Ok(vec![1, 1]));
+}
+
+/// All increments of a transaction of Tiga's benchmark are there, or none: its counters are on
+/// three shards.
+#[test]
+fn an_increment_of_tigas_without_the_others_is_a_violation() {
+    let mut bench = Bench::new("tiga-micro", &small());
+    bench.run_many(50);
+    let mut add = |shards: &[u16]| {
+        let of: Vec<Counter> =
+            shards.iter().map(|shard| Counter { shard: *shard, row: 0 }).collect();
+        bench.model.run(&Run, &encode_args(&of, What::Increment)).expect("it never aborts");
+        bench.workload.check(&bench.model).map(|_| ()).map_err(|violation| violation.left.0)
+    };
+    assert_eq!(add(&[0, 1, 2]), Ok(()));
+    assert_eq!(add(&[1]), Err("increments without two others"));
+    assert_eq!(add(&[1, 1]), Err("increments of one shard alone"));
+    assert_eq!(add(&[0, 0, 0, 2, 2, 2]), Ok(()), "each shard has the same");
 }

@@ -57,7 +57,7 @@ fn operations_survive_their_encoding() {
 #[test]
 fn no_two_appends_of_a_run_have_the_same_value_and_lists_are_left_in_time() {
     let settings = Settings { lists: 4, ..Settings::default() };
-    let workload = ListAppend::new(&settings).expect("valid settings");
+    let workload = ListAppend::new(Mix::Append, &settings).expect("valid settings");
     let (mut values, mut lists) = (BTreeSet::new(), BTreeSet::new());
     for index in 0..4 {
         let mut generator = workload.generator(Client::new(index, 4, 2));
@@ -122,4 +122,24 @@ fn a_list_that_is_full_takes_no_more() {
     let stop = model.run(&Run, &append).expect_err("full");
     let limit = SqlState::PROGRAM_LIMIT_EXCEEDED;
     assert!(matches!(stop, Stop::Abort(abort) if abort.code == limit));
+}
+
+/// A program that only appends does not need the rows of other lists, and never aborts.
+#[test]
+fn half_of_the_transactions_of_list_add_are_divisible() {
+    let workload = ListAppend::new(Mix::Add, &Settings::default()).expect("valid settings");
+    let mut generator = workload.generator(Client::new(0, 1, 1));
+    let mut dice = WorkloadRng::new(7);
+    let calls: Vec<Call> = (0..1_000).map(|_| generator.next(&mut dice)).collect();
+    let adds: Vec<_> = calls.iter().filter(|call| call.procedure == "list_add").collect();
+    assert!((420..580).contains(&adds.len()), "{}", adds.len());
+    for call in adds {
+        assert!(Add.is_divisible(&call.args) && !call.is_read_only);
+        assert!(decode_ops(&call.args).expect("well formed").iter().all(is_append));
+    }
+    let mut model = Model::default();
+    model.put(LISTS, key(1), Some(Value::from(vec![0; LIST_LEN_MAX])));
+    let appends = [1, 2].map(|list| Op::Append { list, value: 5 });
+    assert_eq!(model.run(&Add, &encode_ops(&appends)), Ok(Vec::new()));
+    assert_eq!(run(&mut model, &[Op::Read { list: 2 }]), [read(2, &[5])]);
 }

@@ -1,6 +1,7 @@
 //! Distributed execution of an epoch (§3.1, §3.2): each group's batches are cut into slices, the
 //! slices of all groups form the serial order, and each shard runs the transactions that it
-//! participates in.
+//! participates in. It sends and receives no rows for a divisible program, so the record of an
+//! epoch has none.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 //!
 //! Each shard runs the transactions that it has a part in, in the order of their stamps, with the
 //! executor of [`pangea_core::exec::ordered::Sharded`]. A shard that only reads for a transaction
-//! sends its rows to those that write. These all run the program, with the same result.
+//! sends its rows to those that write. These all run the program, with the same result. The shards
+//! of a divisible program exchange nothing: none of them receives, retains or logs rows for it.
 
 use std::collections::BTreeMap;
 

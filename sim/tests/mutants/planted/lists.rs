@@ -24,6 +24,8 @@ pub const OF_SHARDS: &[Bug] = &[
     Bug::RemoteRowsLost,
     Bug::ServedOutOfTurn,
     Bug::WaitsWithoutLocks,
+    Bug::DividedOnFirst,
+    Bug::DividedWithoutLocks,
     Bug::RegionsOrderDiffers,
     Bug::LeftIsDone,
     Bug::SentNotKept,

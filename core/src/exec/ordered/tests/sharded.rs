@@ -1,5 +1,6 @@
 //! Shards that run an order of transactions together get the same result as a single store.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
@@ -12,16 +13,18 @@ use crate::store::Store;
 use crate::txn::{Abort, RangeRead, ReadSet, ReadVersion};
 
 /// One shard with its rows.
-struct Shard {
-    sharded: Sharded,
-    store: Store,
-    ended: BTreeMap<TxnId, Ended>,
+pub(super) struct Shard {
+    pub sharded: Sharded,
+    pub store: Store,
+    pub ended: BTreeMap<TxnId, Ended>,
 }
 
 /// All shards, and the messages in flight between them.
-struct Shards {
+pub(super) struct Shards {
     partitions: Arc<Partitions>,
-    all: Vec<Shard>,
+    pub all: Vec<Shard>,
+    /// The transactions for which a shard has sent something.
+    pub sent: BTreeSet<TxnId>,
     /// Sender, receiver, transaction and message.
     under_way: Vec<(ShardId, ShardId, TxnId, RemoteReads)>,
     /// The number of transactions pushed to each shard.
@@ -29,15 +32,15 @@ struct Shards {
 }
 
 /// A transaction as pushed to all shards.
-struct Work {
-    version: SnapshotVersion,
-    program: Program,
-    footprint: Option<Footprint>,
-    home: ShardId,
+pub(super) struct Work {
+    pub version: SnapshotVersion,
+    pub program: Program,
+    pub footprint: Option<Footprint>,
+    pub home: ShardId,
 }
 
 impl Shards {
-    fn new(partitions: Partitions, rows: &Rows, limits: Limits) -> Self {
+    pub(super) fn new(partitions: Partitions, rows: &Rows, limits: Limits) -> Self {
         let partitions = Arc::new(partitions);
         let shard = |here: ShardId| {
             let holds = |(table, k): (u32, u8)| partitions.holds(here, TableId(table), &[k]);
@@ -48,10 +51,10 @@ impl Shards {
         };
         let all: Vec<Shard> = (0..partitions.shards()).map(|s| shard(ShardId(s))).collect();
         let given = vec![0; all.len()];
-        Self { partitions, all, under_way: Vec::new(), given }
+        Self { partitions, all, sent: BTreeSet::new(), under_way: Vec::new(), given }
     }
 
-    fn give(&mut self, at: usize, work: &[Work]) {
+    pub(super) fn give(&mut self, at: usize, work: &[Work]) {
         let place = self.given[at];
         let Work { version, program, footprint, home } = &work[place];
         let pushed = (program, footprint.as_ref());
@@ -59,7 +62,7 @@ impl Shards {
         self.given[at] += 1;
     }
 
-    fn advance(&mut self, at: usize, pool: &dyn Pool) {
+    pub(super) fn advance(&mut self, at: usize, pool: &dyn Pool) {
         let Shard { sharded, store, ended } = &mut self.all[at];
         // Few at a time, to test the limit.
         let (served, over) = sharded.advance(pool, &registry(), store, &header_of, 3);
@@ -68,12 +71,13 @@ impl Shards {
         }
         for Served { txn, to, part, .. } in served {
             let from = ShardId(at as u16);
+            self.sent.insert(txn);
             self.under_way.extend(to.iter().map(|to| (from, to, txn, part.clone())));
         }
     }
 
     /// Runs everything, in an order drawn from `dice`.
-    fn run(&mut self, work: &[Work], pool: &dyn Pool, dice: &mut fastrand::Rng) {
+    pub(super) fn run(&mut self, work: &[Work], pool: &dyn Pool, dice: &mut fastrand::Rng) {
         loop {
             let can_give: Vec<usize> =
                 (0..self.all.len()).filter(|&at| self.given[at] < work.len()).collect();
@@ -109,7 +113,7 @@ impl Shards {
     }
 
     /// All rows. Asserts that tables on all shards are identical.
-    fn rows(&self, at: SnapshotVersion) -> Model {
+    pub(super) fn rows(&self, at: SnapshotVersion) -> Model {
         let mut all = Model::default();
         for (here, shard) in self.all.iter().enumerate() {
             for ((table, key), value) in Model::of(&shard.store, at).rows {
@@ -130,7 +134,7 @@ impl Shards {
     }
 
     /// The outcome of a transaction. Asserts that all shards that ran it agree.
-    fn went(&self, of: TxnId) -> Option<ShardOutcome> {
+    pub(super) fn went(&self, of: TxnId) -> Option<ShardOutcome> {
         let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
         let ran = ran.map(|ended| &ended.outcome).filter(|went| **went != ShardOutcome::Served);
         let ran: Vec<&ShardOutcome> = ran.collect();
@@ -139,7 +143,7 @@ impl Shards {
     }
 }
 
-fn partitions() -> impl Strategy<Value = Partitions> {
+pub(super) fn partitions() -> impl Strategy<Value = Partitions> {
     let rule = |shards: u16| {
         let starts = prop::collection::btree_set(1u8..10, usize::from(shards - 1));
         prop_oneof![
@@ -166,7 +170,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 /// The version of the last transactions.
-const LAST: SnapshotVersion = SnapshotVersion(30);
+pub(super) const LAST: SnapshotVersion = SnapshotVersion(30);
 
 fn work_of(
     programs: &[(Vec<Op>, Known)],
