@@ -42,6 +42,14 @@ fn bounded_clocks_are_live_and_strictly_serializable_in_every_order() {
     }
 }
 
+/// §3.8, as this protocol has it: a transaction counts if all logs have it at one stamp.
+#[test]
+fn the_detective_approach_is_live_and_strictly_serializable_in_every_order() {
+    for case in cases::of_detective() {
+        is_clean(&case);
+    }
+}
+
 /// A clock beyond its bound costs real-time order, and nothing else.
 #[test]
 fn a_wrong_bound_of_clocks_violates_real_time_only() {

@@ -161,6 +161,10 @@ pub fn of_bounded() -> Vec<Case> {
     all(Case { order: ERROR, ..PLAIN }, &["triangle"])
 }
 
+pub fn of_detective() -> Vec<Case> {
+    all(Case { order: Order::Detective, ..PLAIN }, &["triangle"])
+}
+
 /// Bounded clocks that differ by more than their bound.
 pub fn wrong_bound() -> Case {
     let name = "figure 15 with a wrong bound";
