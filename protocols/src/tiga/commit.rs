@@ -85,6 +85,14 @@ impl Commit {
         }
     }
 
+    /// The last version up to which the leader's log has all cells, if these are at positions up
+    /// to one.
+    pub(super) fn closed_upto(&self, last: Position) -> SnapshotVersion {
+        let mut closed = self.closed.iter().rev();
+        let closed = closed.find(|(position, _)| *position <= last);
+        closed.map_or(SnapshotVersion::ZERO, |(_, version)| *version)
+    }
+
     /// Forgets the closed cells that a leader has told.
     pub(super) fn forget_closed(&mut self) {
         self.closed.clear();

@@ -46,6 +46,7 @@
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
 //! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
 //! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
+//! | relays | | `relays.rs` | Submit, LogSync, Progress | that a node without a link to a leader goes on |
 //! | commit | §3.7 | `commit.rs` | | every outcome |
 //! | views | §4 | `views.rs`, `decided.rs`, `placement.rs` | Agreement, View | who leads |
 //! | view change | §4 | `view_change.rs`, `verification.rs` | ViewChange, Prepare, Prepared, Proposal, StartView | with which logs |
@@ -166,6 +167,7 @@ pub mod quorum;
 mod reads;
 pub mod rebuild;
 mod recovery;
+mod relays;
 mod rejoin;
 mod shards;
 pub mod stamp;
@@ -304,6 +306,7 @@ impl Protocol for Tiga {
         self.release(cx);
         self.reply_ready(cx);
         self.send_log(cx);
+        self.hand_on_log(cx);
         self.send_replies(cx);
         self.advance_commit(cx);
         self.answer_reads(cx);
@@ -374,7 +377,7 @@ impl Tiga {
             Message::FastReplies { view, replies } => {
                 self.on_fast_replies(cx, from, ViewNumber(view), &replies);
             }
-            Message::LogSync { suffix, closed } => self.on_log_sync(cx, from, (&suffix, closed)),
+            Message::LogSync { suffix, closed } => self.on_log_sync(cx, (&suffix, closed)),
             Message::Synced { view, upto } => {
                 self.on_synced(from, ViewNumber(view), Position(upto));
             }
@@ -486,6 +489,7 @@ impl Tiga {
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         (self.state.is_up[node.index()], self.state.has_left[node.index()]) = (true, false);
         self.state.delays.forget(node.index());
+        self.state.relays.forget(node);
         self.state.clocks.forget(node);
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_up(cx, node);
@@ -504,6 +508,7 @@ impl Tiga {
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.state.is_up[node.index()] = false;
+        self.state.relays.forget(node);
         // It may come back with another program.
         let told = &mut self.state.views.told[node.index()];
         self.state.has_left[node.index()] |= told.is_leaving;

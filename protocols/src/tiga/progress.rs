@@ -25,6 +25,8 @@ struct Readings {
     version: u64,
     clock: u64,
     difference: u64,
+    deaf_to: Vec<NodeId>,
+    others_done: Vec<(NodeId, u64)>,
 }
 
 impl PeerState {
@@ -57,6 +59,8 @@ impl PeerState {
             seal,
             accepted,
             is_over,
+            deaf_to,
+            others_done,
         } = message
         else {
             return None;
@@ -84,7 +88,9 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        Some((told, Readings { sent, delay, received, version, clock, difference }))
+        let readings =
+            Readings { sent, delay, received, version, clock, difference, deaf_to, others_done };
+        Some((told, readings))
     }
 }
 
@@ -117,6 +123,7 @@ impl Tiga {
             self.state.told();
         let sent = self.state.clock_us(cx);
         let is_fast = self.state.has_fast_path();
+        let deaf_to = self.state.unheard(cx.now.at);
         for node in self.state.cluster.peers_of(self.state.node) {
             let message = Message::Progress {
                 sent,
@@ -144,6 +151,8 @@ impl Tiga {
                 seal: kept.seal,
                 accepted: kept.accepted,
                 is_over: kept.is_over,
+                deaf_to: deaf_to.clone(),
+                others_done: self.state.others_done(node),
             };
             cx.send(node, message);
         }
@@ -189,7 +198,11 @@ impl Tiga {
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let Some((told, readings)) = PeerState::of(message) else { return };
-        let Readings { sent, delay, received, version, clock, difference } = readings;
+        let Readings { sent, delay, received, version, clock, difference, .. } = readings;
+        self.state.relays.note_told(from, readings.deaf_to);
+        for (node, below) in readings.others_done {
+            self.state.done.raise(node, below);
+        }
         self.note_clock(cx, from, (clock, decode_delay(difference)));
         if sent <= US_MAX {
             self.follow_leader(cx, from, sent);

@@ -27,6 +27,7 @@ use super::notices::Noticed;
 use super::options::Options;
 use super::programs::Foreign;
 use super::reads::Fresh;
+use super::relays::Relays;
 use super::rejoin::Replaced;
 use super::shards::Shards;
 use super::stamp::Stamp;
@@ -62,6 +63,8 @@ pub(super) struct State {
     /// By how much the clock of the shard is ahead of this node's, in microseconds.
     pub ahead_us: u64,
     pub delays: Delays,
+    /// What the nodes hear of each other.
+    pub relays: Relays,
     /// What is known of this node's clock.
     pub clocks: Clocks,
     /// §3.1, §3.4: the transactions of this replica's clients.
@@ -152,6 +155,7 @@ impl State {
             ceiling: Ceiling::default(),
             ahead_us: 0,
             delays: Delays::new(all),
+            relays: Relays::new(all),
             clocks: Clocks::new(all),
             coordinator: Coordinator::new(setup.me),
             transactions: Transactions::default(),

@@ -41,6 +41,33 @@ pub fn mute(seed: u64, workload: &str) -> (Settings, Options) {
     (settings, Options { path: Path::Super, ..Options::default() })
 }
 
+/// When the link of a run of [`cut`] is lost.
+pub const CUT_AT_MS: u64 = 1_000;
+
+/// Runs in which two nodes do not hear each other until the end, or one of them not the other.
+pub fn cut(
+    seed: u64,
+    (nodes, shards): (u16, u16),
+    (from, to): (u16, u16),
+    one_way: bool,
+) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let fault = Fault::Cut { from: vec![from], to: vec![to], one_way };
+    let duration = Span::from_ms(9_000);
+    let rules = Some(vec![Rule { at_ms: CUT_AT_MS, lasts_ms: 20_000, fault }]);
+    let path = if dice.bool() { Path::Simple } else { Path::Super };
+    let leaders = ["auto", "auto", "rotated"][dice.usize(..3)].to_owned();
+    let settings = Settings {
+        nodes: nodes.into(),
+        shards,
+        rules,
+        duration,
+        one_way_max: Span::from_ms(30),
+        ..settings(seed, ["list-append", "bank"][dice.usize(..2)])
+    };
+    (settings, Options { path, leaders, ..Options::default() })
+}
+
 /// Limits that short runs reach.
 fn low(dice: &mut fastrand::Rng, options: Options) -> Options {
     Options {
