@@ -18,6 +18,7 @@ use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Job, ResultDetail};
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::{Program, Registry};
@@ -89,7 +90,9 @@ impl Commit {
     /// to one.
     pub(super) fn closed_upto(&self, last: Position) -> SnapshotVersion {
         let mut closed = self.closed.iter().rev();
-        let closed = closed.find(|(position, _)| *position <= last);
+        let is_here = |position: Position| position <= last;
+        let is_here = |at| mutate!(ClosedHandedOnEarly: is_here(at) => true);
+        let closed = closed.find(|(position, _)| is_here(*position));
         closed.map_or(SnapshotVersion::ZERO, |(_, version)| *version)
     }
 

@@ -9,7 +9,7 @@ use pangea_sim::Report;
 use pangea_sim::history::End;
 
 use crate::runs::clean;
-use crate::tiga_drawn::{CUT_AT_MS, cut};
+use crate::tiga_drawn::{CUT_AT_MS, cut_between, cut_divided};
 
 /// By then the nodes have noticed that a link is lost, and other leaders lead if that is needed.
 const PATIENCE: Span = Span::from_ms(3_000);
@@ -37,17 +37,16 @@ fn longest_wait(report: &Report, nodes: usize) -> (Span, NodeId) {
     (0..nodes as u16).map(NodeId).map(of).max().unwrap_or_default()
 }
 
-/// Cuts the link of each pair of nodes, in both directions or in one.
-fn all_go_on(nodes: u16, shards: u16) {
+/// Cuts the link of each pair of nodes, in both directions or also in each one.
+fn all_go_on((nodes, shards): (u16, u16), directions: &[bool]) {
     let all = nodes * shards;
     for (a, b) in (0..all).flat_map(|a| (0..all).map(move |b| (a, b))).filter(|(a, b)| a != b) {
-        // Both directions, or that from the first one to the second.
-        for one_way in [false, true] {
+        for one_way in directions.iter().copied() {
             if !one_way && a > b {
                 continue;
             }
             let seed = u64::from(1_000 * a + 10 * b) + u64::from(one_way);
-            let (settings, options) = cut(seed, (nodes, shards), (a, b), one_way);
+            let (settings, options) = cut_between(seed, (nodes, shards), (a, b), one_way);
             let report = clean::<Tiga>(&settings, &options);
             let (wait, node) = longest_wait(&report, all.into());
             assert!(wait < PATIENCE, "from {a} to {b}: {node} has waited for {wait}: {report}");
@@ -57,15 +56,25 @@ fn all_go_on(nodes: u16, shards: u16) {
 
 #[test]
 fn three_replicas_go_on_without_any_one_link() {
-    all_go_on(3, 1);
+    all_go_on((3, 1), &[false, true]);
 }
 
 #[test]
 fn five_replicas_go_on_without_any_one_link() {
-    all_go_on(5, 1);
+    all_go_on((5, 1), &[false]);
 }
 
 #[test]
 fn two_shards_go_on_without_any_one_link() {
-    all_go_on(3, 2);
+    all_go_on((3, 2), &[false, true]);
+}
+
+#[test]
+fn a_follower_without_its_leader_gets_the_log_from_one_that_lacks_transactions() {
+    let mut handed_on = 0;
+    for seed in 0..10 {
+        let (settings, options) = cut_divided(seed);
+        handed_on += clean::<Tiga>(&settings, &options).counts.mark("tiga.log_handed_on");
+    }
+    assert!(handed_on > 0, "no log was handed on");
 }

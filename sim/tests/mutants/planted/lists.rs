@@ -108,6 +108,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::UsedForgotten,
     Bug::RetainedForgotten,
     Bug::OutcomesForgotten,
+    Bug::ClosedHandedOnEarly,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
