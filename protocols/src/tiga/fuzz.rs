@@ -128,6 +128,7 @@ fn some_progress() -> Message {
         is_over: false,
         deaf_to: vec![NodeId(2)],
         others_done: vec![(NodeId(2), 70_000)],
+        next_ms: 1_000,
     }
 }
 
@@ -390,6 +391,7 @@ fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
         is_over: false,
         deaf_to: Vec::new(),
         others_done: Vec::new(),
+        next_ms: u64::MAX,
     }
 }
 

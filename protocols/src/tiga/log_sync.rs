@@ -114,7 +114,7 @@ impl Incoming {
 
 impl State {
     /// The transactions that this replica has not got.
-    fn missing(&self) -> Vec<TxnId> {
+    pub(super) fn missing(&self) -> Vec<TxnId> {
         self.incoming.txns().filter(|txn| !self.transactions.contains(*txn)).collect()
     }
 

@@ -131,6 +131,8 @@ messages! {
             /// The numbers below which the transactions of other coordinators are over: of those
             /// that the receiver does not hear.
             others_done: Vec<(NodeId, u64)> as Vec<(NodeId, Number)>,
+            /// The next report follows within this number of milliseconds.
+            next_ms: u64 as Varint,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {

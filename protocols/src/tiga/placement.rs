@@ -198,6 +198,9 @@ impl State {
     /// The number of leaders that too few replicas of their shards hear, and of pairs of leaders
     /// that do not hear each other.
     fn weakness(&self, leaders: &[NodeId], now: Timestamp) -> usize {
+        if self.are_all_linked(now) {
+            return 0;
+        }
         let weak = leaders.iter().filter(|leader| !self.can_be_followed(**leader, now)).count();
         weak + unlinked(leaders, |one, other| self.are_linked(one, other, now))
     }

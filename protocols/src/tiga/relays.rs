@@ -9,9 +9,9 @@
 //! ```
 //!
 //! - *Submitted transactions.* Each replica that gets a transaction from its coordinator sends it
-//!   to the leader, if that has told that it does not hear the coordinator. The replica has it on
-//!   its disk first: one that replaces the coordinator asks all nodes which numbers are in use, and
-//!   a node that has handed one on must not forget it.
+//!   to the leader, if one of the two has told that it does not hear the other. The replica has it
+//!   on its disk first: one that replaces the coordinator asks all nodes which numbers are in use,
+//!   and a node that has handed one on must not forget it.
 //! - *The log.* All replicas of a view have beginnings of one log, so any of them may send it. The
 //!   first one that hears both does.
 //! - *What is over.* A node that does not hear a coordinator is told which of its transactions are
@@ -83,6 +83,12 @@ impl State {
         self.does_hear(one, other, now) && self.does_hear(other, one, now)
     }
 
+    /// Whether all nodes hear all others, as far as this one knows.
+    pub(super) fn are_all_linked(&self, now: Timestamp) -> bool {
+        let mut peers = self.cluster.peers_of(self.node);
+        self.relays.deaf.iter().all(BTreeSet::is_empty) && peers.all(|it| self.is_heard(it, now))
+    }
+
     /// Whether enough replicas of a node's shard have a link to it, so that it can lead.
     pub(super) fn can_be_followed(&self, node: NodeId, now: Timestamp) -> bool {
         let group = self.cluster.group(self.cluster.nodes[node.index()].shard);
@@ -91,7 +97,7 @@ impl State {
         linked.count() + 1 >= group.topology.majority()
     }
 
-    /// Whether this replica hands on the log of its view to a replica that does not hear the leader.
+    /// Whether this replica hands on the log of its view to one that does not hear the leader.
     pub(super) fn hands_on_to(&self, node: NodeId, now: Timestamp) -> bool {
         let Some(leader) = self.leader() else { return false };
         let is_deaf = |node: NodeId| !self.does_hear(node, leader, now);
@@ -119,7 +125,8 @@ impl Tiga {
         let Some(leader) = self.state.leader().filter(|leader| is_up[leader.index()]) else {
             return;
         };
-        if [*node, from].contains(&leader) || self.state.does_hear(leader, from, cx.now.at) {
+        // If the coordinator does not hear the leader, that may not hear it either.
+        if [*node, from].contains(&leader) || self.state.are_linked(leader, from, cx.now.at) {
             return;
         }
         cx.mark("tiga.handed_on");

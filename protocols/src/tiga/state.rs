@@ -25,15 +25,17 @@ use super::log::{Log, Position, ViewNumber};
 use super::log_sync::Incoming;
 use super::notices::Noticed;
 use super::options::Options;
+use super::pace::Pace;
 use super::programs::Foreign;
 use super::reads::Fresh;
-use super::relays::Relays;
 use super::rejoin::Replaced;
+use super::relays::Relays;
 use super::shards::Shards;
 use super::stamp::Stamp;
 use super::stop::Stop;
 use super::transactions::Transactions;
 use super::views::Views;
+use super::waits::Waits;
 use crate::checkpoints::{Checkpoints, turn_of};
 use crate::digests::Digests;
 use crate::presence::Presence;
@@ -63,6 +65,7 @@ pub(super) struct State {
     /// By how much the clock of the shard is ahead of this node's, in microseconds.
     pub ahead_us: u64,
     pub delays: Delays,
+    pub pace: Pace,
     /// What the nodes hear of each other.
     pub relays: Relays,
     /// What is known of this node's clock.
@@ -92,6 +95,7 @@ pub(super) struct State {
     /// When a transaction last arrived at this replica as the leader, by its clock in microseconds.
     pub raised_at: u64,
     pub views: Views,
+    pub waits: Waits,
     /// The last version that a client of this replica was told of before it was published here.
     pub told_version: SnapshotVersion,
     /// Reads that wait for it.
@@ -155,6 +159,7 @@ impl State {
             ceiling: Ceiling::default(),
             ahead_us: 0,
             delays: Delays::new(all),
+            pace: Pace::new(all),
             relays: Relays::new(all),
             clocks: Clocks::new(all),
             coordinator: Coordinator::new(setup.me),
@@ -172,6 +177,7 @@ impl State {
             raised: Stamp::ZERO,
             raised_at: 0,
             views: Views::new(all),
+            waits: Waits::default(),
             told_version: SnapshotVersion::ZERO,
             waiting_reads: Vec::new(),
             fresh: Fresh::default(),
@@ -251,6 +257,7 @@ impl State {
             differing: self.digests.differing_nodes(),
             rejoin: self.rejoining(),
             refused: self.refused(),
+            waits_for: self.waits.late.clone(),
             counters,
             ..Status::default()
         };

@@ -201,6 +201,7 @@ impl Tiga {
         views.follow(view, cx.now.at);
         self.state.counters.views += 1;
         self.state.noticed.forget_before(self.state.views.view.number);
+        self.wake(cx);
         self.send_progress(cx);
         match self.state.lacks_start() {
             // It may have taken the logs of another view before it heard of this one.

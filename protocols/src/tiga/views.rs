@@ -39,7 +39,7 @@ use crate::agreement::{Driver, Refused, Settled, TICK};
 use crate::replica::Replica;
 
 /// The state of a node, as it tells the others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerState {
     /// The last view that it has heard of.
     pub view: ViewNumber,
@@ -240,13 +240,16 @@ impl State {
     }
 
     pub(super) fn doubt(&self) -> Span {
-        self.options.doubt(self.cluster.round_trip_max())
+        self.options.doubt(self.cluster.round_trip_max(), Span::ZERO)
     }
 
     /// Whether a node was heard lately, and is connected.
     pub(super) fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
-        let heard = now.since(self.views.heard_at[node.index()]) < self.doubt();
-        node == self.node || self.is_up[node.index()] && heard
+        let next = self.pace.next_of(node);
+        let doubt = self.options.doubt(self.cluster.round_trip_max(), next);
+        let heard_at = self.views.heard_at[node.index()];
+        let is_silent = now.since(heard_at) >= doubt || self.owes_answer(node, heard_at, now);
+        node == self.node || self.is_up[node.index()] && !is_silent
     }
 
     /// Whether a replica that lost its disk waits for a view that begins without its report.
@@ -322,7 +325,9 @@ impl Tiga {
 
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Tick, TICK);
+        if !self.state.pace.is_slow || self.state.does_decide(self.state.node) {
+            cx.set_timer(Timer::Tick, TICK);
+        }
         self.fetch_missing(cx);
         self.fetch_unknown(cx);
         if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
