@@ -9,9 +9,9 @@
 //! ```
 //!
 //! - *Submitted transactions.* Each replica that gets a transaction from its coordinator sends it
-//!   to the leader, if one of the two has told that it does not hear the other. The replica has it
-//!   on its disk first: one that replaces the coordinator asks all nodes which numbers are in use,
-//!   and a node that has handed one on must not forget it.
+//!   to the leader, if that has told that it does not hear the coordinator. The replica has it on
+//!   its disk first: one that replaces the coordinator asks all nodes which numbers are in use, and
+//!   a node that has handed one on must not forget it.
 //! - *The log.* All replicas of a view have beginnings of one log, so any of them may send it. The
 //!   first one that hears both does.
 //! - *What is over.* A node that does not hear a coordinator is told which of its transactions are
@@ -125,8 +125,7 @@ impl Tiga {
         let Some(leader) = self.state.leader().filter(|leader| is_up[leader.index()]) else {
             return;
         };
-        // If the coordinator does not hear the leader, that may not hear it either.
-        if [*node, from].contains(&leader) || self.state.are_linked(leader, from, cx.now.at) {
+        if [*node, from].contains(&leader) || self.state.does_hear(leader, from, cx.now.at) {
             return;
         }
         cx.mark("tiga.handed_on");
