@@ -78,7 +78,7 @@ const OWN: &[Mark] = &[
     mark("tiga.looked_up", "a reconnaissance finds the footprint of a program"),
     mark("tiga.left_footprint", "a transaction has left its footprint, and is ordered again"),
     mark("tiga.left_too_often", "a transaction has left its footprint too often")
-        .never("no workload moves its rows so fast"),
+        .rare("rows change faster than they can be looked up"),
     mark("tiga.looked_too_far", "a program accesses too much for a reconnaissance")
         .never("no workload has so large transactions"),
     mark("tiga.footprint_too_large", "a footprint is too large for a message")
