@@ -306,6 +306,8 @@ bugs! {
         "A checkpoint lacks the rows that are retained for other shards.";
     OutcomesForgotten, "outcomes-forgotten",
         "A checkpoint lacks outcomes for which clients wait on other shards.";
+    ClosedHandedOnEarly, "closed-handed-on-early",
+        "A replica hands on that its shard is closed, and lacks cells up to there.";
     ReceivedForgotten, "received-forgotten",
         "A restarted node has not got the rows that other shards had sent it.";
     RunTwice, "run-twice",

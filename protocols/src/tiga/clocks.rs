@@ -67,6 +67,11 @@ impl Clocks {
         self.shift
     }
 
+    /// Whether this clock has jumped, and others could not confirm it yet.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.is_some()
+    }
+
     /// The connection to a node is new: its clock may be another one.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.seen.forget(node.index());

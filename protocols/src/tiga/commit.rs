@@ -18,6 +18,7 @@ use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Job, ResultDetail};
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::{Program, Registry};
@@ -83,6 +84,16 @@ impl Commit {
         if self.closed.back().is_none_or(|last| *last < (position, version)) {
             self.closed.push_back((position, version));
         }
+    }
+
+    /// The last version up to which the leader's log has all cells, if these are at positions up
+    /// to one.
+    pub(super) fn closed_upto(&self, last: Position) -> SnapshotVersion {
+        let mut closed = self.closed.iter().rev();
+        let is_here = |position: Position| position <= last;
+        let is_here = |at| mutate!(ClosedHandedOnEarly: is_here(at) => true);
+        let closed = closed.find(|(position, _)| is_here(*position));
+        closed.map_or(SnapshotVersion::ZERO, |(_, version)| *version)
     }
 
     /// Forgets the closed cells that a leader has told.

@@ -126,6 +126,9 @@ fn some_progress() -> Message {
         seal: 1_000_000,
         accepted: SnapshotVersion(310),
         is_over: false,
+        deaf_to: vec![NodeId(2)],
+        others_done: vec![(NodeId(2), 70_000)],
+        next_ms: 1_000,
     }
 }
 
@@ -389,6 +392,9 @@ fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
         seal: u64::MAX,
         accepted: SnapshotVersion(1),
         is_over: false,
+        deaf_to: Vec::new(),
+        others_done: Vec::new(),
+        next_ms: u64::MAX,
     }
 }
 
@@ -432,16 +438,15 @@ fn logs_and_reports_of_the_far_future_are_refused() {
 }
 
 #[test]
-fn a_coordinator_sends_its_own_transactions_with_its_own_stamps() {
+fn transactions_have_stamps_of_their_coordinators() {
     let all = transactions::decode(&bodies()).expect("they were encoded");
-    let is_taken = |all: &[Stamped], sender| transactions::are_sound(all, NODES, sender);
-    assert!(is_taken(&all, Some(NodeId(1))) && is_taken(&all, None));
-    assert!(!is_taken(&all, Some(NodeId(2))), "they are of another coordinator");
-    assert!(!transactions::are_sound(&all, 1, None), "there is no such node");
+    let is_taken = |all: &[Stamped]| transactions::are_sound(all, NODES);
+    assert!(is_taken(&all));
+    assert!(!transactions::are_sound(&all, 1), "there is no such node");
     let with = |stamp| {
         let mut all = all.clone();
         all[0].stamp = stamp;
-        is_taken(&all, None)
+        is_taken(&all)
     };
     assert!(with(stamp(1)));
     assert!(!with(Stamp::from_bits(u64::MAX)), "of the far future");

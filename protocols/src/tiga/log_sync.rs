@@ -114,7 +114,7 @@ impl Incoming {
 
 impl State {
     /// The transactions that this replica has not got.
-    fn missing(&self) -> Vec<TxnId> {
+    pub(super) fn missing(&self) -> Vec<TxnId> {
         self.incoming.txns().filter(|txn| !self.transactions.contains(*txn)).collect()
     }
 
@@ -155,8 +155,13 @@ impl Tiga {
     pub(super) fn on_transactions(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
         let node_count = self.state.cluster.node_count();
         match transactions::decode(&bytes) {
-            Ok(all) if transactions::are_sound(&all, node_count, Some(from)) => {
-                self.take_transactions(cx, all.into_iter().map(Arc::new), bytes);
+            Ok(all) if transactions::are_sound(&all, node_count) => {
+                // Another replica may have handed them on, because this one leads.
+                let is_direct = all.iter().all(|stamped| stamped.request.txn.node() == from);
+                self.take_transactions(cx, all.into_iter().map(Arc::new), bytes.clone());
+                if is_direct {
+                    self.hand_on(cx, from, bytes);
+                }
             }
             _ => cx.mark("tiga.malformed_transactions"),
         }
@@ -195,7 +200,7 @@ impl Tiga {
     pub(super) fn on_found(&mut self, cx: &mut Cx<'_, Self>, bytes: Bytes) {
         let node_count = self.state.cluster.node_count();
         let all = transactions::decode(&bytes).ok();
-        let all = all.filter(|all| transactions::are_sound(all, node_count, None));
+        let all = all.filter(|all| transactions::are_sound(all, node_count));
         let Some(all) = all else {
             return cx.mark("tiga.malformed_transactions");
         };
@@ -215,18 +220,17 @@ impl Tiga {
         }
     }
 
-    /// The next cells arrive from the leader.
+    /// The next cells arrive from the leader, or from a replica that hands them on.
     pub(super) fn on_log_sync(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        from: NodeId,
         (bytes, closed): (&[u8], SnapshotVersion),
     ) {
         let Ok(mut suffix) = Suffix::decode(bytes) else {
             return cx.mark("tiga.malformed_log");
         };
-        let leader = self.state.leader().and_then(|node| self.state.replica.group.member(node));
-        if leader != Some(from) || suffix.view != self.state.views.view.number {
+        // Each replica of the view has a beginning of its log.
+        if self.state.is_leader() || suffix.view != self.state.views.view.number {
             return cx.mark("tiga.log_of_another_view");
         }
         let incoming = &mut self.state.incoming;

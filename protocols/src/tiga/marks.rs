@@ -55,6 +55,11 @@ const OWN: &[Mark] = &[
     mark("tiga.log_too_early", "cells arrive before those before them")
         .rare("a connection ends while a view begins"),
     mark("tiga.log_again", "cells arrive that are known"),
+    mark("tiga.waits_for_node", "a node is late, and its name is told"),
+    mark("tiga.leaders_unlinked", "other leaders are chosen, because links between nodes are lost")
+        .rare("mostly leaders hear each other and enough others"),
+    mark("tiga.handed_on", "transactions are handed on to a leader that does not hear their node"),
+    mark("tiga.log_handed_on", "the log is handed on to a replica that does not hear the leader"),
     mark("tiga.fetch", "transactions that are in the log alone are asked for"),
     mark("tiga.malformed_log", "cells are refused: they make no sense").never(NONSENSE),
     mark("tiga.malformed_synced", "a position is refused: it makes no sense").never(NONSENSE),

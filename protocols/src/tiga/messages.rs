@@ -15,14 +15,16 @@ messages! {
     wraps Presence(presence::Message), "Between replicas, about their log identities."
     wraps Transfer(transfer::Message), "Between replicas, about a checkpoint transfer."
     {
-        /// §3.1: transactions with the stamps of their coordinator, which is the sender. Sent to
-        /// all replicas. The receiver persists them. The leader orders them.
+        /// §3.1: transactions with the stamps of their coordinator. Sent to all replicas. The
+        /// receiver persists them. The leader orders them. If that does not hear the coordinator,
+        /// the others hand them on to it.
         64 => Submit {
             /// The transactions, as `transactions.rs` encodes them.
             transactions: Bytes,
         } sized "message_batch";
-        /// §3.7: the next cells of the log, from the leader to its followers. A follower appends
-        /// them when it has their transactions, and persists them.
+        /// §3.7: the next cells of the log, from the leader to its followers, or from a follower to
+        /// one that does not hear the leader. A follower appends them when it has their
+        /// transactions, and persists them.
         65 => LogSync {
             /// With several shards: nothing more comes up to this version, or 0.
             closed: SnapshotVersion,
@@ -124,6 +126,13 @@ messages! {
             accepted: SnapshotVersion,
             /// Whether it is stopping and waits for nobody.
             is_over: bool,
+            /// The nodes that the sender does not hear.
+            deaf_to: Vec<NodeId>,
+            /// The numbers below which the transactions of other coordinators are over: of those
+            /// that the receiver does not hear.
+            others_done: Vec<(NodeId, u64)> as Vec<(NodeId, Number)>,
+            /// The next report follows within this number of milliseconds.
+            next_ms: u64 as Varint,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {

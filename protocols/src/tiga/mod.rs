@@ -47,11 +47,12 @@
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
 //! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
 //! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
+//! | relays | | `relays.rs` | Submit, LogSync, Progress | that a node without a link to a leader goes on |
 //! | commit | §3.7 | `commit.rs` | | every outcome |
 //! | views | §4 | `views.rs`, `decided.rs`, `placement.rs` | Agreement, View | who leads |
 //! | view change | §4 | `view_change.rs`, `verification.rs` | ViewChange, Prepare, Prepared, Proposal, StartView | with which logs |
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
-//! | progress | | `progress.rs` | Progress | who is alive, and what has to be sent again |
+//! | progress | | `progress.rs`, `pace.rs` | Progress | who is alive, and what has to be sent again |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
 //! | nodes of two programs | | `programs.rs` | Progress | whether a cell may be run |
 //! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | the stamps and promises of a replica |
@@ -60,6 +61,7 @@
 //! | checkpoints | §4, report Alg. 6 | `checkpoint.rs`, `transfer/` | CheckpointRequest, CheckpointChunk | rows, and all that a restart needs |
 //! | collection | | `collection.rs`, `done.rs` | Progress | that no peer needs it |
 //! | digests | | `progress.rs` | Digests | that replicas are equal |
+//! | waits | | `waits.rs` | Progress | the nodes that this one waits for |
 //! | stop | | `stop.rs` | Progress | that another replica leads, or that nothing is left |
 //!
 //! The queue and its floors are in [`pangea_core::exec::timed`], because they know no messages.
@@ -160,6 +162,7 @@ mod messages;
 mod notices;
 mod options;
 pub mod order;
+mod pace;
 mod placement;
 mod programs;
 mod progress;
@@ -168,6 +171,7 @@ mod reads;
 pub mod rebuild;
 mod recovery;
 mod rejoin;
+mod relays;
 mod shards;
 pub mod stamp;
 mod state;
@@ -177,6 +181,7 @@ mod transactions;
 pub mod verification;
 mod view_change;
 mod views;
+mod waits;
 pub mod watermarks;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
@@ -278,6 +283,9 @@ impl Protocol for Tiga {
 
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
         self.note_step(cx);
+        if Self::is_event(&input) {
+            self.wake(cx);
+        }
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
@@ -305,6 +313,7 @@ impl Protocol for Tiga {
         self.release(cx);
         self.reply_ready(cx);
         self.send_log(cx);
+        self.hand_on_log(cx);
         self.send_replies(cx);
         self.advance_commit(cx);
         self.answer_reads(cx);
@@ -375,7 +384,7 @@ impl Tiga {
             Message::FastReplies { view, replies } => {
                 self.on_fast_replies(cx, from, ViewNumber(view), &replies);
             }
-            Message::LogSync { suffix, closed } => self.on_log_sync(cx, from, (&suffix, closed)),
+            Message::LogSync { suffix, closed } => self.on_log_sync(cx, (&suffix, closed)),
             Message::Synced { view, upto } => {
                 self.on_synced(from, ViewNumber(view), Position(upto));
             }
@@ -488,6 +497,8 @@ impl Tiga {
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         (self.state.is_up[node.index()], self.state.has_left[node.index()]) = (true, false);
         self.state.delays.forget(node.index());
+        self.state.relays.forget(node);
+        self.state.pace.forget(node);
         self.state.clocks.forget(node);
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.on_other_shard_up(cx, node);
@@ -506,6 +517,8 @@ impl Tiga {
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         self.state.is_up[node.index()] = false;
+        self.state.relays.forget(node);
+        self.state.pace.forget(node);
         // It may come back with another program.
         let told = &mut self.state.views.told[node.index()];
         self.state.has_left[node.index()] |= told.is_leaving;

@@ -263,10 +263,11 @@ impl Options {
         Guarantee::Serializable
     }
 
-    /// How long a leader may be silent, if a round trip to it takes `round_trip`.
-    pub(super) fn doubt(&self, round_trip: Span) -> Span {
+    /// How long a node may be silent, if a round trip to it takes `round_trip`, and its reports
+    /// follow each other within `pause`.
+    pub(super) fn doubt(&self, round_trip: Span, pause: Span) -> Span {
         // A heartbeat may just have been sent before the first one that is missed.
-        let heartbeat_us = 2 * Span::from_ms(self.heartbeat_ms).us;
+        let heartbeat_us = (2 * Span::from_ms(self.heartbeat_ms).us).max(pause.us);
         let us = Span::from_ms(self.doubt_ms).us.max(round_trip.us * 3 / 2) + heartbeat_us;
         Span::from_us(us)
     }

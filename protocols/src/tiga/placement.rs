@@ -10,6 +10,11 @@
 //!                                 |-- move_ms --|
 //! ```
 //!
+//! The same holds for leaders that too few others hear, although the view manager hears them, and
+//! for leaders that do not hear each other: they can't commit anything. Those that can take their
+//! place, the first one with the fewest such links, and each attempt doubles the time before the
+//! next, too.
+//!
 //! The old leaders go on until the view is decided. A region that comes and goes must not take the
 //! leaders along each time, so that each move doubles the time before the next.
 
@@ -43,6 +48,15 @@ pub(super) enum Preference {
 }
 
 impl Preference {
+    /// The score of leaders that agree with it.
+    fn best(self, topology: &Topology) -> usize {
+        match self {
+            Self::Together => 1,
+            Self::In(_) => 2,
+            Self::Rotated => usize::from(topology.partitions.shards()),
+        }
+    }
+
     /// How well the leaders, in the order of their shards, agree with the preference.
     fn score(self, topology: &Topology, leaders: &[NodeId]) -> usize {
         let regions = || leaders.iter().map(|node| topology.nodes[node.index()].region);
@@ -107,16 +121,27 @@ pub(super) struct Fitness {
     pub last: (ViewNumber, Position),
 }
 
+/// The number of pairs of leaders that do not hear each other.
+fn unlinked(leaders: &[NodeId], are_linked: impl Fn(NodeId, NodeId) -> bool) -> usize {
+    let pairs = leaders
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| leaders[..at].iter().map(move |other| (*one, *other)));
+    pairs.filter(|(one, other)| !are_linked(*one, *other)).count()
+}
+
 /// Chooses the leaders, in the order of their shards. `fitness` is `None` for a replica that can't
 /// lead. Returns `None` if a shard has no other.
 ///
 /// The leader of the first shard comes first: it is in a region with sound replicas of many shards.
-/// The others are in its region if they can be. Present leaders stay, if nothing else matters.
+/// The others hear it and each other if they can, and are in its region if they can be. Present
+/// leaders stay, if nothing else matters.
 pub(super) fn place(
     topology: &Topology,
     preference: Preference,
     present: &[NodeId],
     fitness: impl Fn(NodeId) -> Option<Fitness>,
+    are_linked: impl Fn(NodeId, NodeId) -> bool,
 ) -> Option<Vec<NodeId>> {
     let region = |node: NodeId| topology.nodes[node.index()].region;
     let shard = |node: NodeId| topology.nodes[node.index()].shard;
@@ -127,11 +152,12 @@ pub(super) fn place(
     };
     let shards = || (0..topology.partitions.shards()).map(ShardId);
     let is_whole = |home: RegionId| shards().all(|of| sound_in(home).contains(&of));
-    let mut leaders: Vec<NodeId> = Vec::new();
-    for of in shards() {
+    // The replicas of a shard, the best one first, if others have these leaders.
+    let ranked = |of: ShardId, leaders: &[NodeId]| -> Vec<NodeId> {
         let first = leaders.first().copied();
         let rank = |node: NodeId| {
             let Fitness { is_sound, last } = fitness(node)?;
+            let links = leaders.iter().filter(|leader| are_linked(node, **leader)).count();
             let company = match (first, preference) {
                 (_, Preference::Rotated) => usize::from(region(node) == turn_of(topology, of)),
                 (Some(first), _) => usize::from(region(first) == region(node)),
@@ -139,16 +165,62 @@ pub(super) fn place(
             };
             let is_home = matches!(preference, Preference::In(home)
                 if region(node) == home && is_whole(home));
-            Some((is_sound, is_home, company, present.contains(&node), last, Reverse(node)))
+            let is_present = present.contains(&node);
+            Some((is_sound, links, is_home, company, is_present, last, Reverse(node)))
         };
         let fit = topology.node_ids().filter(|node| shard(*node) == of);
-        let best = fit.filter_map(|node| Some((rank(node)?, node))).max()?;
-        leaders.push(best.1);
+        let mut fit: Vec<_> = fit.filter_map(|node| Some((rank(node)?, node))).collect();
+        fit.sort_unstable_by(|one, other| other.cmp(one));
+        fit.into_iter().map(|(_, node)| node).collect()
+    };
+    let beside = |first: NodeId| {
+        let mut leaders = vec![first];
+        for of in shards().skip(1) {
+            leaders.push(*ranked(of, &leaders).first()?);
+        }
+        Some(leaders)
+    };
+    let mut chosen: Option<(usize, Vec<NodeId>)> = None;
+    for leaders in ranked(ShardId(0), &[]).into_iter().filter_map(beside) {
+        let sound = leaders.iter().filter(|leader| is_sound(leader)).count();
+        let weakness = leaders.len() - sound + unlinked(&leaders, &are_linked);
+        if chosen.as_ref().is_none_or(|(least, _)| weakness < *least) {
+            chosen = Some((weakness, leaders));
+        }
+        if weakness == 0 {
+            break;
+        }
     }
-    Some(leaders)
+    chosen.map(|(_, leaders)| leaders)
 }
 
 impl State {
+    /// The number of leaders that too few replicas of their shards hear, and of pairs of leaders
+    /// that do not hear each other.
+    fn weakness(&self, leaders: &[NodeId], now: Timestamp) -> usize {
+        if self.are_all_linked(now) {
+            return 0;
+        }
+        let weak = leaders.iter().filter(|leader| !self.can_be_followed(**leader, now)).count();
+        weak + unlinked(leaders, |one, other| self.are_linked(one, other, now))
+    }
+
+    /// The leaders of a view that begins because links are lost, although the view manager hears
+    /// all present ones: too few replicas hear a leader, or leaders do not hear each other, and
+    /// others have been better for a while.
+    pub(super) fn better_linked(&mut self, now: Timestamp) -> Option<Vec<NodeId>> {
+        let (present, rest) = (self.views.view.leaders.clone(), self.doubt());
+        let weakness = self.weakness(&present, now);
+        let is_better = |next: &Vec<NodeId>| self.weakness(next, now) < weakness;
+        let better = if weakness == 0 { None } else { self.candidates(now).filter(is_better) };
+        let began = self.views.since;
+        let Some(better) = better else {
+            self.views.mends.note_calm(now, began, rest);
+            return None;
+        };
+        self.views.mends.is_due(now, began, rest, &better).then_some(better)
+    }
+
     /// The leaders of a view that begins although all present ones are well: they are in the wrong
     /// place, and the right one has been there for a while.
     pub(super) fn planned_move(&mut self, now: Timestamp) -> Option<Vec<NodeId>> {
@@ -161,7 +233,14 @@ impl State {
             view == of && last.0 + BEHIND_MAX >= end.0
         };
         let score = |leaders: &[NodeId]| preference.score(&self.cluster, leaders);
-        let better = self.candidates(now).filter(|next| score(next) > score(&present));
+        let (at_present, weakness) = (score(&present), self.weakness(&present, now));
+        let is_better =
+            |next: &Vec<NodeId>| score(next) > at_present && self.weakness(next, now) <= weakness;
+        let better = if at_present == preference.best(&self.cluster) {
+            None
+        } else {
+            self.candidates(now).filter(is_better)
+        };
         let better = better.filter(|next| next.iter().zip(&present).all(is_near));
         let began = self.views.since;
         let Some(better) = better else {
@@ -201,7 +280,7 @@ mod tests {
     fn leaders_are_together_where_all_shards_have_a_sound_replica() {
         let topology = two_shards();
         let place = |present: &[NodeId], fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
-            of(place(&topology, Preference::Together, present, fitness))
+            of(place(&topology, Preference::Together, present, fitness, |_, _| true))
         };
         assert_eq!(place(&[], &|_| sound(0)), is(&[0, 1]));
         let present = [NodeId(2), NodeId(3)];
@@ -220,7 +299,7 @@ mod tests {
         let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
         let present = [NodeId(0)];
         let place = |fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
-            place(&topology, Preference::Together, &present, fitness)
+            place(&topology, Preference::Together, &present, fitness, |_, _| true)
         };
         let failed = Some(Fitness { is_sound: false, last: (ViewNumber(1), Position(9)) });
         let of = |node: NodeId| if node.0 == 0 { failed } else { sound(node.0.into()) };
@@ -234,16 +313,41 @@ mod tests {
         let present = [NodeId(0), NodeId(1)];
         let without = |lost: u16| move |node: NodeId| sound(0).filter(|_| node.0 != lost);
         let home = Preference::In(RegionId(1));
-        assert_eq!(of(place(&topology, home, &present, without(9))), is(&[2, 3]));
-        assert_eq!(of(place(&topology, home, &present, without(3))), is(&[0, 1]));
-        assert_eq!(of(place(&topology, Preference::Rotated, &present, without(9))), is(&[0, 3]));
-        assert_eq!(of(place(&topology, Preference::Rotated, &present, without(3))), is(&[0, 1]));
+        let place = |preference, fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
+            of(place(&topology, preference, &present, fitness, |_, _| true))
+        };
+        assert_eq!(place(home, &without(9)), is(&[2, 3]));
+        assert_eq!(place(home, &without(3)), is(&[0, 1]));
+        assert_eq!(place(Preference::Rotated, &without(9)), is(&[0, 3]));
+        assert_eq!(place(Preference::Rotated, &without(3)), is(&[0, 1]));
         let score = |preference: Preference, leaders: [u16; 2]| {
             preference.score(&topology, &leaders.map(NodeId))
         };
         assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(home, it)), [1, 2, 0]);
         assert_eq!([[0, 1], [2, 3], [0, 3]].map(|it| score(Preference::Together, it)), [1, 1, 0]);
         assert_eq!([[0, 1], [2, 1], [0, 3]].map(|it| score(Preference::Rotated, it)), [1, 0, 2]);
+    }
+
+    #[test]
+    fn leaders_hear_each_other_if_any_choice_permits_that() {
+        let topology = two_shards();
+        let place = |lost: &[[u16; 2]], fitness: &dyn Fn(NodeId) -> Option<Fitness>| {
+            let are_linked = |one: NodeId, other: NodeId| {
+                !lost.iter().any(|pair| pair.contains(&one.0) && pair.contains(&other.0))
+            };
+            let present = [NodeId(0), NodeId(1)];
+            of(place(&topology, Preference::Together, &present, fitness, are_linked))
+        };
+        let all = |_: NodeId| sound(0);
+        assert_eq!(place(&[], &all), is(&[0, 1]));
+        assert_eq!(place(&[[0, 1]], &all), is(&[0, 3]), "node 0 hears another one");
+        assert_eq!(place(&[[0, 1], [0, 3], [0, 5]], &all), is(&[2, 3]), "it hears none of them");
+        let few = |node: NodeId| {
+            let is_sound = node.0 % 2 == 1 || node.0 == 0;
+            Some(Fitness { is_sound, last: (ViewNumber(1), Position(0)) })
+        };
+        let lost = [[0, 1], [0, 3], [0, 5]];
+        assert_eq!(place(&lost, &few), is(&[0, 1]), "nobody is better");
     }
 
     #[test]

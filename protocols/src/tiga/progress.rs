@@ -2,9 +2,9 @@
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
-use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 
+use super::Tiga;
 use super::collection::Kept;
 use super::coordinator::Resend;
 use super::delays::{decode_delay, encode_delay};
@@ -13,7 +13,6 @@ use super::messages::Message;
 use super::stamp::US_MAX;
 use super::state::State;
 use super::views::PeerState;
-use super::{Tiga, Timer};
 use crate::digests::EpochDigest;
 
 /// The other numbers of a report.
@@ -25,6 +24,9 @@ struct Readings {
     version: u64,
     clock: u64,
     difference: u64,
+    deaf_to: Vec<NodeId>,
+    others_done: Vec<(NodeId, u64)>,
+    next_ms: u64,
 }
 
 impl PeerState {
@@ -57,6 +59,9 @@ impl PeerState {
             seal,
             accepted,
             is_over,
+            deaf_to,
+            others_done,
+            next_ms,
         } = message
         else {
             return None;
@@ -84,19 +89,33 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        Some((told, Readings { sent, delay, received, version, clock, difference }))
+        let readings = Readings {
+            sent,
+            delay,
+            received,
+            version,
+            clock,
+            difference,
+            deaf_to,
+            others_done,
+            next_ms,
+        };
+        Some((told, readings))
     }
 }
 
 impl Tiga {
     /// The interval of progress reports is over.
     pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Progress, Span::from_ms(self.state.options.heartbeat_ms));
+        let is_new = self.set_pace(cx);
         if self.state.presence.is_asking() {
             return;
         }
         self.state.collect();
-        self.send_progress(cx);
+        let now = cx.now.at;
+        let peers = self.state.cluster.peers_of(self.state.node);
+        let due = peers.filter(|node| is_new || self.state.is_report_due(*node, now));
+        self.report_to(cx, &due.collect::<Vec<_>>());
         self.send_proposal(cx);
         self.send_digests(cx);
         self.retry_late(cx);
@@ -106,6 +125,7 @@ impl Tiga {
         self.choose_sources(cx);
         self.repeat_notices(cx);
         self.give_up_if_ahead(cx);
+        self.note_waits(cx);
         if self.state.is_leader() && self.state.views.reports.is_empty() {
             self.send_view_change(cx);
         }
@@ -113,12 +133,20 @@ impl Tiga {
 
     /// Tells all nodes the state of this replica.
     pub(super) fn send_progress(&mut self, cx: &mut Cx<'_, Self>) {
+        let peers: Vec<NodeId> = self.state.cluster.peers_of(self.state.node).collect();
+        self.report_to(cx, &peers);
+    }
+
+    /// Tells nodes the state of this replica.
+    fn report_to(&mut self, cx: &mut Cx<'_, Self>, nodes: &[NodeId]) {
         let PeerState { view, last: (normal, last), committed, leads, is_leaving, kept } =
             self.state.told();
         let sent = self.state.clock_us(cx);
         // A transaction has to be in time there. Otherwise it does not matter if it is a little late.
         let is_fast = self.state.has_fast_path() || self.state.views.view.is_detective;
-        for node in self.state.cluster.peers_of(self.state.node) {
+        let deaf_to = self.state.unheard(cx.now.at);
+        for node in nodes.iter().copied() {
+            self.state.pace.note_told(node, cx.now.at);
             let message = Message::Progress {
                 sent,
                 clock: cx.now.at.us,
@@ -145,6 +173,9 @@ impl Tiga {
                 seal: kept.seal,
                 accepted: kept.accepted,
                 is_over: kept.is_over,
+                deaf_to: deaf_to.clone(),
+                others_done: self.state.others_done(node),
+                next_ms: self.state.pause_before(node).us / 1_000,
             };
             cx.send(node, message);
         }
@@ -190,7 +221,12 @@ impl Tiga {
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let Some((told, readings)) = PeerState::of(message) else { return };
-        let Readings { sent, delay, received, version, clock, difference } = readings;
+        let Readings { sent, delay, received, version, clock, difference, .. } = readings;
+        self.state.pace.note_next(from, readings.next_ms);
+        let is_link_new = self.state.relays.note_told(from, readings.deaf_to);
+        for (node, below) in readings.others_done {
+            self.state.done.raise(node, below);
+        }
         self.note_clock(cx, from, (clock, decode_delay(difference)));
         if sent <= US_MAX {
             self.follow_leader(cx, from, sent);
@@ -202,6 +238,9 @@ impl Tiga {
         delays.note_arrival(from.index(), sent, now);
         decode_delay(delay).into_iter().for_each(|delay| delays.note_told(from.index(), delay));
         let before = self.state.views.note_told(from, told, cx.now.at);
+        if is_link_new || before != told {
+            self.wake(cx);
+        }
         if before.kept.seal != told.kept.seal && self.state.leader() == Some(from) {
             // The leader waits for the answer.
             self.send_progress(cx);

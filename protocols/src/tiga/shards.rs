@@ -207,6 +207,18 @@ impl Shards {
         mutate!(OtherShardsUncommitted: own.min(others) => own)
     }
 
+    /// The sources in other shards from which a cell of this one lacks something, and what.
+    pub(super) fn awaited(&self, log: &Log, cell: SnapshotVersion) -> Vec<(NodeId, &'static str)> {
+        let is_behind = |stream: &&Stream| stream.through.0 < log.view || stream.through.1 < cell;
+        let of = |what| move |stream: &Stream| Some((stream.source?, what));
+        let behind: Vec<_> =
+            self.streams.values().filter(is_behind).filter_map(of("commits")).collect();
+        match behind.is_empty() {
+            true => self.streams.values().filter_map(of("rows")).collect(),
+            false => behind,
+        }
+    }
+
     /// Forgets every second version that may be published, if there are too many. The last one
     /// stays, so that each reader's version comes.
     fn thin_cells(&mut self) {

@@ -25,14 +25,17 @@ use super::log::{Log, Position, ViewNumber};
 use super::log_sync::Incoming;
 use super::notices::Noticed;
 use super::options::Options;
+use super::pace::Pace;
 use super::programs::Foreign;
 use super::reads::Fresh;
 use super::rejoin::Replaced;
+use super::relays::Relays;
 use super::shards::Shards;
 use super::stamp::Stamp;
 use super::stop::Stop;
 use super::transactions::Transactions;
 use super::views::Views;
+use super::waits::Waits;
 use crate::checkpoints::{Checkpoints, turn_of};
 use crate::digests::Digests;
 use crate::presence::Presence;
@@ -62,6 +65,9 @@ pub(super) struct State {
     /// By how much the clock of the shard is ahead of this node's, in microseconds.
     pub ahead_us: u64,
     pub delays: Delays,
+    pub pace: Pace,
+    /// What the nodes hear of each other.
+    pub relays: Relays,
     /// What is known of this node's clock.
     pub clocks: Clocks,
     /// §3.1, §3.4: the transactions of this replica's clients.
@@ -89,6 +95,7 @@ pub(super) struct State {
     /// When a transaction last arrived at this replica as the leader, by its clock in microseconds.
     pub raised_at: u64,
     pub views: Views,
+    pub waits: Waits,
     /// The last version that a client of this replica was told of before it was published here.
     pub told_version: SnapshotVersion,
     /// Before its restart this replica may have shown cells up to this one.
@@ -156,6 +163,8 @@ impl State {
             ceiling: Ceiling::default(),
             ahead_us: 0,
             delays: Delays::new(all),
+            pace: Pace::new(all),
+            relays: Relays::new(all),
             clocks: Clocks::new(all),
             coordinator: Coordinator::new(setup.me),
             transactions: Transactions::default(),
@@ -172,6 +181,7 @@ impl State {
             raised: Stamp::ZERO,
             raised_at: 0,
             views: Views::new(all),
+            waits: Waits::default(),
             told_version: SnapshotVersion::ZERO,
             shown_version: SnapshotVersion::ZERO,
             waiting_reads: Vec::new(),
@@ -255,6 +265,7 @@ impl State {
             rejoin: self.rejoining(),
             refused: self.refused(),
             restarting: self.restarting(),
+            waits_for: self.waits.late.clone(),
             counters,
             ..Status::default()
         };

@@ -192,6 +192,7 @@ impl Tiga {
         cx.mark("tiga.view_begun");
         self.stop_leading(cx);
         self.state.incoming.clear();
+        self.state.relays.sent.fill(None);
         let mut record = Vec::new();
         record.put_u64(view.number.0);
         view.leaders.iter().for_each(|leader| record.put_u16(leader.0));
@@ -201,6 +202,7 @@ impl Tiga {
         views.follow(view, cx.now.at);
         self.state.counters.views += 1;
         self.state.noticed.forget_before(self.state.views.view.number);
+        self.wake(cx);
         self.send_progress(cx);
         match self.state.lacks_start() {
             // It may have taken the logs of another view before it heard of this one.
@@ -498,19 +500,21 @@ impl Tiga {
     /// Finds out what a follower of this leader has, or sends a replica that lacks what came before
     /// a view the log of that view.
     pub(super) fn start_view_at(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let State { leading, log, views, replica, .. } = &mut self.state;
+        let hands_on = self.state.hands_on_to(self.state.replica.node(peer), cx.now.at);
+        let State { leading, log, views, replica, relays, .. } = &mut self.state;
         let PeerState { last: (normal, last), committed, kept, .. } = views.told_by(replica, peer);
         if !replica.is_up[peer.index()] || log.view != views.started || normal > log.view {
             return;
         }
         let (behind, seen) = &mut views.behind[peer.index()];
         if normal == log.view {
-            let Some(leading) = leading.as_mut().filter(|_| log.view == views.view.number) else {
-                return;
+            let sent = match leading.as_mut().filter(|_| log.view == views.view.number) {
+                Some(leading) => &mut leading.sent[peer.index()],
+                None if hands_on => &mut relays.sent[peer.index()],
+                None => return,
             };
             // It has the log of this view up to here at least.
             let known = (last.min(log.last()), SnapshotVersion::ZERO);
-            let sent = &mut leading.sent[peer.index()];
             let is_stuck = sent.is_some_and(|(upto, _)| last < upto) && *seen == last;
             (*behind, *seen) = (if is_stuck { *behind + 1 } else { 0 }, last);
             if last < log.base() || *behind >= BEHIND_MAX {
@@ -533,7 +537,7 @@ impl Tiga {
             last < start.after || kept.first > start.last() || !is_same
         });
         let is_lost = is_lost || *behind >= BEHIND_MAX;
-        let may_send = leading.is_some() || log.view < views.view.number;
+        let may_send = leading.is_some() || log.view < views.view.number || hands_on;
         if is_lost && may_send && committed >= log.base() {
             *behind = 0;
             cx.mark("tiga.view_started");

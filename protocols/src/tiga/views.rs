@@ -39,7 +39,7 @@ use crate::agreement::{Driver, Refused, Settled, TICK};
 use crate::replica::Replica;
 
 /// The state of a node, as it tells the others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerState {
     /// The last view that it has heard of.
     pub view: ViewNumber,
@@ -93,6 +93,8 @@ pub(super) struct Views {
     pub behind: Vec<(u32, Position)>,
     /// Where the view manager is about to move the leaders.
     pub plans: Plans,
+    /// The same for leaders that are not heard by enough others.
+    pub mends: Plans,
     /// Whether this replica leads as soon as the log of the view is durable.
     pub is_to_lead: bool,
     /// When each node was first heard to have the log of its view.
@@ -136,6 +138,7 @@ impl Views {
             proposals: BTreeMap::new(),
             behind: vec![Default::default(); node_count],
             plans: Plans::default(),
+            mends: Plans::default(),
             is_to_lead: false,
             entered_at: vec![Timestamp::default(); node_count],
             heard_at: vec![Timestamp::default(); node_count],
@@ -236,14 +239,17 @@ impl State {
         mutate!(SettledAlone: settled => committed).max(self.settled)
     }
 
-    fn doubt(&self) -> Span {
-        self.options.doubt(self.cluster.round_trip_max())
+    pub(super) fn doubt(&self) -> Span {
+        self.options.doubt(self.cluster.round_trip_max(), Span::ZERO)
     }
 
     /// Whether a node was heard lately, and is connected.
-    fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
-        let heard = now.since(self.views.heard_at[node.index()]) < self.doubt();
-        node == self.node || self.is_up[node.index()] && heard
+    pub(super) fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
+        let next = self.pace.next_of(node);
+        let doubt = self.options.doubt(self.cluster.round_trip_max(), next);
+        let heard_at = self.views.heard_at[node.index()];
+        let is_silent = now.since(heard_at) >= doubt || self.owes_answer(node, heard_at, now);
+        node == self.node || self.is_up[node.index()] && !is_silent
     }
 
     /// Whether a replica that lost its disk waits for a view that begins without its report.
@@ -287,12 +293,14 @@ impl State {
     /// are stopping, one of those that still wait for others.
     pub(super) fn candidates(&self, now: Timestamp) -> Option<Vec<NodeId>> {
         let present = &self.views.view.leaders;
-        place(&self.cluster, self.options.preference(&self.cluster), present, |node| {
+        let fitness = |node| {
             let told = self.told_by(node);
             let is_sound = !present.contains(&node) || !self.has_failed(node, now);
-            let is_sound = is_sound && !told.is_leaving;
+            let is_sound = is_sound && !told.is_leaving && self.can_be_followed(node, now);
             self.is_fit(node, now).then_some(Fitness { is_sound, last: told.last })
-        })
+        };
+        let are_linked = |one, other| self.are_linked(one, other, now);
+        place(&self.cluster, self.options.preference(&self.cluster), present, fitness, are_linked)
     }
 
     /// Whether a replica can lead a view that begins now.
@@ -317,7 +325,9 @@ impl Tiga {
 
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Tick, TICK);
+        if !self.state.pace.is_slow || self.state.does_decide(self.state.node) {
+            cx.set_timer(Timer::Tick, TICK);
+        }
         self.fetch_missing(cx);
         self.fetch_unknown(cx);
         if self.state.presence.is_ready && self.state.does_decide(self.state.node) {
@@ -346,13 +356,21 @@ impl Tiga {
             self.state.views.driver.agreement_mut().propose(decision);
         } else if present.number > views.started {
             self.decide_start(cx);
+        } else if let Some(leaders) = self.state.better_linked(now) {
+            cx.mark("tiga.leaders_unlinked");
+            self.move_leaders(leaders);
         } else if let Some(leaders) = self.state.planned_move(now) {
             cx.mark("tiga.leaders_moved");
-            let number = self.state.views.view.number.0 + 1;
-            let is_detective = self.state.should_detect(&leaders);
-            let decision = Decided::View { number, leaders, is_detective };
-            self.state.views.driver.agreement_mut().propose(decision);
+            self.move_leaders(leaders);
         }
+    }
+
+    /// Proposes a view with other leaders, although the present ones have not failed.
+    fn move_leaders(&mut self, leaders: Vec<NodeId>) {
+        let number = self.state.views.view.number.0 + 1;
+        let is_detective = self.state.should_detect(&leaders);
+        let decision = Decided::View { number, leaders, is_detective };
+        self.state.views.driver.agreement_mut().propose(decision);
     }
 
     /// Proposes the logs with which the view begins, if all leaders have proposed theirs.
@@ -464,7 +482,10 @@ impl Tiga {
         if !self.state.does_decide(*node) || self.state.does_decide(to) || !is_up[to.index()] {
             return;
         }
-        let is_near = of(*node).region == of(to).region;
+        // It may not hear those that tell it usually.
+        let mut unheard = self.state.relays.unheard_by(to);
+        let is_near =
+            of(*node).region == of(to).region || unheard.any(|it| self.state.does_decide(it));
         let is_manager = presence.is_ready && views.driver.agreement().is_leader();
         if !is_near && !is_manager || views.view.number == ViewNumber(0) {
             return;

@@ -112,6 +112,8 @@ enum Profile {
     ReplacedDivided,
     /// Like [`Profile::Upgraded`] with several shards. For Tiga.
     UpgradedDivided,
+    /// A link to a leader is lost, with two shards. For Tiga.
+    CutDivided,
 }
 
 impl Profile {
@@ -423,6 +425,7 @@ impl Under {
                     Profile::AwayDivided => tiga_drawn::away_divided(settings.seed),
                     Profile::ReplacedDivided => tiga_drawn::replaced_divided(settings.seed),
                     Profile::UpgradedDivided => tiga_drawn::upgraded_divided(settings.seed),
+                    Profile::CutDivided => tiga_drawn::cut_divided(settings.seed),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

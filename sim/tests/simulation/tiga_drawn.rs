@@ -41,6 +41,48 @@ pub fn mute(seed: u64, workload: &str) -> (Settings, Options) {
     (settings, Options { path: Path::Super, ..Options::default() })
 }
 
+/// When the link of a run of [`cut_between`] is lost.
+pub const CUT_AT_MS: u64 = 1_000;
+
+/// Runs in which two nodes do not hear each other until the end, or one of them not the other.
+pub fn cut_between(
+    seed: u64,
+    (nodes, shards): (u16, u16),
+    (from, to): (u16, u16),
+    one_way: bool,
+) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let fault = Fault::Cut { from: vec![from], to: vec![to], one_way };
+    let duration = Span::from_ms(7_000);
+    let rules = Some(vec![Rule { at_ms: CUT_AT_MS, lasts_ms: 20_000, fault }]);
+    let path = if dice.bool() { Path::Simple } else { Path::Super };
+    let leaders = ["auto", "auto", "rotated"][dice.usize(..3)].to_owned();
+    let settings = Settings {
+        nodes: nodes.into(),
+        shards,
+        rules,
+        duration,
+        one_way_max: Span::from_ms(30),
+        ..settings(seed, ["list-append", "bank"][dice.usize(..2)])
+    };
+    (settings, Options { path, leaders, ..Options::default() })
+}
+
+/// Runs of two shards in which a follower does not hear a leader in the first region. The replica
+/// that hands on the log to it gets transactions of the other leader's node late.
+pub fn cut_divided(seed: u64) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let (shard, region) = (dice.u16(..2), dice.u16(1..3));
+    let place = |region: u16| 2 * region + shard;
+    let cut = (place(0), place(region));
+    let (settings, options) = cut_between(seed, (3, 2), cut, dice.bool());
+    let slow = Fault::SlowLink { between: [1 - shard, place(3 - region)], times: dice.u64(5..30) };
+    let mut rules = settings.rules.unwrap_or_default();
+    rules.push(Rule { at_ms: CUT_AT_MS, lasts_ms: 20_000, fault: slow });
+    let duration = Span::from_ms(6_000);
+    (Settings { rules: Some(rules), duration, clients_per_node: 6, ..settings }, options)
+}
+
 /// Limits that short runs reach.
 fn low(dice: &mut fastrand::Rng, options: Options) -> Options {
     Options {

@@ -113,6 +113,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::VoidRun,
     Bug::ListsIncomplete,
     Bug::PlacesForgotten,
+    Bug::ClosedHandedOnEarly,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

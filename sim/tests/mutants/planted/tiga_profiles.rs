@@ -25,6 +25,7 @@ impl Profile {
             | Bug::EvictedForgotten
             | Bug::TruncatedUntold => &[Self::AwayDivided],
             Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
+            Bug::ClosedHandedOnEarly => &[Self::CutDivided],
             Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
             _ => &[Self::Drawn],
