@@ -36,6 +36,8 @@ const PAUSE_MAX: Span = Span::from_ms(5_000);
 pub(super) struct Watch {
     looks: u64,
     has_started_load: bool,
+    /// The version that contains all loads.
+    loaded: SnapshotVersion,
     stop_at: Timestamp,
     /// The number of open operations after clients have stopped, and since when.
     open: (usize, Timestamp),
@@ -87,6 +89,7 @@ impl<P: Protocol> World<P> {
         let loaded = loads.max().unwrap_or_default();
         if self.clients.open == 0 && self.published().iter().all(|&published| published >= loaded) {
             self.phase = Phase::Working;
+            self.watch.loaded = loaded;
             let heal_at = self.now + self.settings.duration;
             self.watch.stop_at = heal_at + Span::from_us(self.settings.duration.us / 4);
             self.trace.event(self.now, Outside, "loaded", [loaded.0, 0], String::new);
@@ -208,7 +211,9 @@ impl<P: Protocol> World<P> {
             self.violate("replicas", story);
         }
         let is_whole = self.settings.shards == 1;
-        if is_whole && self.phase != Phase::Loading && version.0.is_multiple_of(every * 8) {
+        // A node that has restarted may publish versions from before the end of the load again.
+        let is_loaded = self.phase != Phase::Loading && version >= self.watch.loaded;
+        if is_whole && is_loaded && version.0.is_multiple_of(every * 8) {
             let check = self.workload.check(&Snapshot::new(&store, version));
             if let Err(violation) = check {
                 self.violate("workload", format!("{id} at {version}: {violation}"));
