@@ -28,7 +28,8 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! Several shards have the order with watermarks, and no fast path.
+//! Several shards have the order with watermarks, and no fast path. With the detective approach
+//! their leaders release transactions first, and their logs show whether they agree.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -131,6 +132,9 @@
 //! - **The logs with which a view begins are one decision** of all shards. In the paper, each
 //!   leader begins when it has verified its log, and a second failure could leave a transaction in
 //!   the log of one shard alone: see `verification.rs`.
+//! - **Entries are revoked, and not runs** (§3.5, §3.8). With the detective approach a transaction
+//!   that has different stamps in the logs of its shards is void on all of them, and gets another
+//!   number and stamp. The paper's leaders agree in up to two rounds, and run it again.
 //! - **Several shards run a cell when all of their logs are committed up to it.** Rows of other
 //!   shards that they read can't be lost then: see `shards.rs`. Leaders promise when one of them
 //!   asks (`notices.rs`), so an idle cluster exchanges no watermarks.

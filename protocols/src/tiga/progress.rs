@@ -142,7 +142,7 @@ impl Tiga {
         let PeerState { view, last: (normal, last), committed, leads, is_leaving, kept } =
             self.state.told();
         let sent = self.state.clock_us(cx);
-        // A transaction has to be in time there. Otherwise it does not matter if it is a little late.
+        // There a transaction has to be in time. Otherwise it may be a little late.
         let is_fast = self.state.has_fast_path() || self.state.views.view.is_detective;
         let deaf_to = self.state.unheard(cx.now.at);
         for node in nodes.iter().copied() {

@@ -360,7 +360,7 @@ impl Tiga {
     }
 
     /// Sends items of a cell to a shard, and retains them.
-    pub(super) fn send_items(
+    pub(super) fn send_for_cell(
         &mut self,
         cx: &mut Cx<'_, Self>,
         (shard, version): (ShardId, SnapshotVersion),
@@ -416,8 +416,8 @@ impl Tiga {
         }
     }
 
-    /// Asks again for rows for which there was no room when they arrived. A cell that is begun waits
-    /// for them, so that they are needed in any case.
+    /// Asks again for rows for which there was no room when they arrived. If the cell is begun, it
+    /// waits for them, so that they are needed in any case.
     fn ask_for_evicted(&mut self, cx: &mut Cx<'_, Self>) {
         let State { shards: Some(shards), log, options, .. } = &mut self.state else { return };
         let is_room = shards.sizes.1 <= options.behind_bytes as usize / 2;

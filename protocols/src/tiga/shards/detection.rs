@@ -245,7 +245,7 @@ impl Tiga {
         let version = cell.version;
         for (shard, txns) in lists {
             let after = self.shards().streams[&shard].retained.listed();
-            self.send_items(cx, (shard, version), Some(Places { after, txns }), &[]);
+            self.send_for_cell(cx, (shard, version), Some(Places { after, txns }), &[]);
         }
     }
 

@@ -117,7 +117,7 @@ impl Tiga {
         }
         for (of, items) in by_shard {
             cx.mark("tiga.served");
-            self.send_items(cx, of, None, &items);
+            self.send_for_cell(cx, of, None, &items);
         }
     }
 
