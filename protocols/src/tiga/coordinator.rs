@@ -28,6 +28,7 @@ use pangea_core::txn::{Abort, Footprint, Outcome, Program};
 
 use super::Tiga;
 use super::fast_replies::RunResult;
+use super::log::ViewNumber;
 use super::messages::Message;
 use super::quorum::{Replies, Sizes};
 use super::stamp::{Issuer, Role, Stamp};
@@ -49,6 +50,8 @@ pub(super) struct Coordinator {
     /// With the detective approach: by how much stamps are later than the expected arrival, in
     /// microseconds.
     pub headroom_us: u64,
+    /// When it was last raised.
+    pub adapted_at: Timestamp,
 }
 
 /// Which transactions in flight are sent again.
@@ -64,6 +67,9 @@ pub(super) enum Resend {
 pub(super) struct InFlight {
     pub ticket: Ticket,
     pub stamped: Arc<Stamped>,
+    /// When it was stamped, and in which view.
+    pub stamped_at: Timestamp,
+    pub view: ViewNumber,
     /// When it was last sent.
     pub sent_at: Timestamp,
     /// The result of its run, if the cell was run here.
@@ -94,6 +100,7 @@ impl Coordinator {
             unsettled: BTreeSet::new(),
             unsent: Vec::new(),
             headroom_us: super::shards::adapted(0, false),
+            adapted_at: Timestamp::default(),
         }
     }
 }
@@ -137,6 +144,7 @@ impl Tiga {
         let delay = self.time_to_arrive(shards) + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
+        let view = self.state.views.view.number;
         let coordinator = &mut self.state.coordinator;
         let txn = TxnId::new(me, coordinator.next_sequence);
         coordinator.next_sequence += 1;
@@ -147,7 +155,17 @@ impl Tiga {
         coordinator.unsent.push(stamped.clone());
         let sent_at = cx.now.at;
         let (result, outcome) = (None, None);
-        let in_flight = InFlight { ticket, stamped, sent_at, result, outcome, tries, replies };
+        let in_flight = InFlight {
+            ticket,
+            stamped,
+            stamped_at: sent_at,
+            view,
+            sent_at,
+            result,
+            outcome,
+            tries,
+            replies,
+        };
         coordinator.in_flight.insert(txn, in_flight);
     }
 

@@ -72,6 +72,9 @@ pub(super) struct Leading {
     pub notices: BTreeMap<ShardId, Vec<Notice>>,
     /// The last cell of a transaction that has arrived.
     newest: SnapshotVersion,
+    /// With the detective approach: the last cell to which a transaction was raised, of which the
+    /// other leaders have not heard.
+    pub raised_cell: SnapshotVersion,
     /// Whether this leader adds nothing more to the log, as it has told.
     pub has_ended: bool,
 }
@@ -106,6 +109,7 @@ impl Leading {
             asked: BTreeSet::from([closed]),
             notices: BTreeMap::new(),
             newest: closed,
+            raised_cell: SnapshotVersion::ZERO,
             has_ended: false,
         }
     }
@@ -132,7 +136,11 @@ impl Leading {
         let arrival = Arrival { txn, stamp, shards, footprint: Arc::default() };
         self.leader.on_arrival(arrival, &mut effects);
         self.take(effects);
+        let is_raised = stamp < self.leader.stamp_of(txn).unwrap_or_default();
         let stamp = self.leader.stamp_of(txn).unwrap_or_default();
+        if is_raised || is_far {
+            self.raised_cell = self.raised_cell.max(cell_of(stamp));
+        }
         self.newest = self.newest.max(cell_of(stamp));
     }
 

@@ -79,6 +79,8 @@ const OWN: &[Mark] = &[
     mark("tiga.left_footprint", "a transaction has left its footprint, and is ordered again"),
     mark("tiga.left_too_often", "a transaction has left its footprint too often")
         .rare("few programs move their rows so fast"),
+    mark("tiga.late_too_often", "a transaction is late on one of its shards again and again")
+        .rare("each try has more headroom"),
     mark("tiga.revoked", "a transaction has different stamps in the logs of its shards"),
     mark("tiga.looked_too_far", "a program accesses too much for a reconnaissance")
         .never("no workload has so large transactions"),

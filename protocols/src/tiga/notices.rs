@@ -264,9 +264,12 @@ impl Tiga {
 
     /// Asks the other leaders to promise nothing more up to the next cell of this shard.
     pub(super) fn ask_for_promises(&mut self, cx: &mut Cx<'_, Self>) {
-        // Coordinators ask if leaders do not agree first.
-        if !self.state.is_divided() || self.state.views.view.is_detective {
+        if !self.state.is_divided() {
             return;
+        }
+        if self.state.views.view.is_detective {
+            // Coordinators ask for the cells of their stamps.
+            return self.close_raised(cx);
         }
         let last = self.state.log.last_version();
         let needs_promises = self.state.needs_promises();

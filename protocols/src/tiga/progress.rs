@@ -224,7 +224,8 @@ impl Tiga {
         let Readings { sent, delay, received, version, clock, difference, .. } = readings;
         self.state.pace.note_next(from, readings.next_ms);
         let is_link_new = self.state.relays.note_told(from, readings.deaf_to);
-        for (node, below) in readings.others_done {
+        let others = readings.others_done.into_iter();
+        for (node, below) in others.filter(|(node, _)| *node != self.state.node) {
             self.state.done.raise(node, below);
         }
         self.note_clock(cx, from, (clock, decode_delay(difference)));

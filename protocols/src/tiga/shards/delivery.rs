@@ -32,7 +32,7 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::super::Tiga;
 use super::super::coordinator::Resend;
-use super::super::log::Position;
+use super::super::log::{Log, Position};
 use super::super::messages::Message;
 use super::super::stamp::Stamp;
 use super::super::state::State;
@@ -132,6 +132,11 @@ impl State {
 }
 
 impl Shards {
+    /// The next cell of this shard that is not begun; or the last one, if there is none.
+    fn next_cell(&self, log: &Log) -> SnapshotVersion {
+        log.version_at(Position(self.scheduled.0 + 1).min(log.last()))
+    }
+
     /// Drops the last rows that have arrived, if there are more than `most` bytes, and those of the
     /// first cell that waits for them stay. Cells up to `begun` have got theirs. Returns whether
     /// rows were dropped.
@@ -387,6 +392,9 @@ impl Tiga {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let executed = self.state.log.version_at(self.state.commit.executed);
         let Some(shards) = &mut self.state.shards else { return };
+        if !shards.streams.contains_key(&shard) {
+            return cx.mark("tiga.malformed_items");
+        }
         let scheduled = self.state.log.version_at(shards.scheduled);
         for (version, places, items) in all {
             // Rows of cells that were run have been received before. After a cell that lacks rows,
@@ -411,21 +419,22 @@ impl Tiga {
                 }
             }
         }
-        if shards.evict(scheduled.max(executed).max(shards.kept), self.state.options.behind_bytes) {
+        let next = shards.next_cell(&self.state.log);
+        if shards.evict(next.max(executed).max(shards.kept), self.state.options.behind_bytes) {
             cx.mark("tiga.rows_evicted");
         }
     }
 
-    /// Asks again for rows for which there was no room when they arrived. If the cell is begun, it
-    /// waits for them, so that they are needed in any case.
+    /// Asks again for items for which there was no room when they arrived. The next cell waits for
+    /// them in any case.
     fn ask_for_evicted(&mut self, cx: &mut Cx<'_, Self>) {
         let State { shards: Some(shards), log, options, .. } = &mut self.state else { return };
         let is_room = shards.sizes.1 <= options.behind_bytes as usize / 2;
-        let begun = log.version_at(shards.scheduled);
+        let next = shards.next_cell(log);
         let streams = shards.streams.values_mut();
         let sources = streams.filter_map(|stream| {
             let first = stream.evicted?;
-            (is_room || first <= begun).then_some(())?;
+            (is_room || first <= next).then_some(())?;
             stream.evicted = None;
             stream.source
         });

@@ -31,15 +31,16 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
-use pangea_core::txn::Outcome;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Abort, Outcome, SqlState};
 
 use super::super::Tiga;
-use super::super::cells::{Cell, cell_of};
+use super::super::cells::{Cell, cell_of, end_of};
 use super::super::coordinator::{InFlight, Tries};
 use super::super::log::{Position, ViewNumber};
 use super::super::messages::Message;
 use super::super::options::Approach;
-use super::super::stamp::Stamp;
+use super::super::stamp::{Stamp, US_MAX};
 use super::super::state::State;
 use super::super::transactions::Transactions;
 use super::{OfCell, Shards};
@@ -50,8 +51,11 @@ use crate::streams::number;
 /// The headroom of a coordinator that was never late, in microseconds.
 const HEADROOM_US: u64 = 1_000;
 
-/// The largest one.
+/// The largest one of a first try. Each further one has four times the headroom.
 const HEADROOM_MAX_US: u64 = 200_000;
+
+/// The maximum number of times that a transaction is stamped again because it was late.
+const LATE_MAX: u32 = 8;
 
 /// By how much it grows if a transaction was late.
 const LATE_US: u64 = 1_000;
@@ -116,6 +120,8 @@ pub(super) struct Lists {
     later: BTreeMap<SnapshotVersion, SnapshotVersion>,
     /// The last one that there is, as far as the other shard has told.
     told: SnapshotVersion,
+    /// The first one that was dropped although the one before it has not arrived, and that one.
+    dropped: Option<(SnapshotVersion, SnapshotVersion)>,
 }
 
 impl Lists {
@@ -135,6 +141,11 @@ impl Lists {
             let (version, _) = self.later.pop_first().expect("it was checked");
             self.last = version.max(self.last);
         }
+        // Nothing else is before the one that was dropped.
+        if let Some((version, _)) = self.dropped.filter(|(_, after)| *after <= self.last) {
+            self.last = self.last.max(SnapshotVersion(version.0 - 1));
+            self.dropped = None;
+        }
     }
 
     /// Nothing is needed of cells up to this one.
@@ -147,7 +158,9 @@ impl Lists {
     /// The list of a cell is dropped, if it has one, and all after it.
     pub(super) fn drop_from(&mut self, version: SnapshotVersion) {
         self.last = self.last.min(SnapshotVersion(version.0 - 1));
-        self.later.split_off(&version);
+        let dropped = self.later.split_off(&version);
+        let first = dropped.first_key_value().map(|(version, after)| (*version, *after));
+        self.dropped = first.filter(|(first, _)| *first == version).or(self.dropped);
     }
 
     /// The shard is committed through a cell, and its last list up to there is that of `last`.
@@ -184,10 +197,40 @@ impl State {
         if !self.views.view.is_detective || shards.len() < 2 {
             return 0;
         }
-        let most = (self.options.future_max_ms * 500).min(HEADROOM_MAX_US);
-        let wanted = self.coordinator.headroom_us << tries.min(10);
-        wanted.clamp(0, most) as i64
+        let most = Span::from_ms(self.options.future_max_ms).us / 2;
+        if tries == 0 {
+            return self.coordinator.headroom_us.min(most) as i64;
+        }
+        // Leaders accept nothing later.
+        let most = most + self.clocks_differ_at_most().us;
+        (self.coordinator.headroom_us << (2 * tries.min(LATE_MAX))).min(most) as i64
     }
+
+    /// A transaction of this node was in time on all of its shards, or was not. What is sent again
+    /// is always late, and so is all that was on its way when something was late.
+    fn adapt_headroom(&mut self, now: Timestamp, own: &InFlight, was_late: bool) {
+        let views = &self.views;
+        let is_of_view = views.view.is_detective && own.view == views.view.number;
+        let coordinator = &self.coordinator;
+        let is_news = !was_late || own.stamped_at >= coordinator.adapted_at;
+        if !is_of_view || !is_news || own.tries.late > 0 || own.stamped.request.shards.len() < 2 {
+            return;
+        }
+        let headroom_us = adapted(coordinator.headroom_us, was_late);
+        self.coordinator.headroom_us = headroom_us;
+        if was_late {
+            self.coordinator.adapted_at = now;
+        }
+    }
+}
+
+/// The error of a transaction that was too late so often.
+fn late_too_often(times: u32) -> Abort {
+    let message = format!(
+        "could not serialize access: the transaction reached a leader too late {times} times"
+    );
+    Abort::new(SqlState::SERIALIZATION_FAILURE, message)
+        .with_hint("The transaction might succeed if retried. Large ones take longer.")
 }
 
 /// How a coordinator adapts its headroom: additive steps, of which the larger ones are rare.
@@ -249,6 +292,14 @@ impl Tiga {
         }
     }
 
+    /// A transaction of this node has run.
+    pub(super) fn note_in_time(&mut self, cx: &Cx<'_, Self>, txn: TxnId) {
+        if let Some(own) = self.state.coordinator.in_flight.remove(&txn) {
+            self.state.adapt_headroom(cx.now.at, &own, false);
+            self.state.coordinator.in_flight.insert(txn, own);
+        }
+    }
+
     /// Transactions of a cell are void: those of this node get new stamps.
     pub(super) fn revoke(
         &mut self,
@@ -274,16 +325,22 @@ impl Tiga {
     /// A transaction of this node is void: it gets another number and a later stamp. Its client is
     /// told if the node is about to stop.
     pub(super) fn stamp_again(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
-        let State { coordinator, counters, stop, .. } = &mut self.state;
-        let Some(InFlight { ticket, stamped, tries, .. }) = coordinator.in_flight.remove(&txn)
-        else {
-            return;
-        };
+        let Some(own) = self.state.coordinator.in_flight.remove(&txn) else { return };
+        self.state.adapt_headroom(cx.now.at, &own, true);
+        let InFlight { ticket, stamped, tries, .. } = own;
+        let State { counters, stop, .. } = &mut self.state;
         counters.txns_revoked += 1;
-        coordinator.headroom_us = adapted(coordinator.headroom_us, true);
-        if stop.is_some() {
+        let why = match stop {
+            Some(_) => Some(stopping()),
+            None if tries.late >= LATE_MAX => {
+                cx.mark("tiga.late_too_often");
+                Some(late_too_often(tries.late + 1))
+            }
+            None => None,
+        };
+        if let Some(why) = why {
             counters.txns_aborted += 1;
-            return cx.reply(ticket, Outcome::Aborted(stopping()));
+            return cx.reply(ticket, Outcome::Aborted(why));
         }
         let Request { program, footprint, shards, .. } = stamped.request.clone();
         let tries = Tries { late: tries.late + 1, ..tries };
@@ -315,6 +372,21 @@ impl Tiga {
         }
     }
 
+    /// The leaders of other shards have to close the cell to which this one has raised a stamp.
+    pub(in super::super) fn close_raised(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(leading) = &mut self.state.leading else { return };
+        let cell = std::mem::take(&mut leading.raised_cell);
+        if cell == SnapshotVersion::ZERO {
+            return;
+        }
+        let view = self.state.views.view.number.0;
+        for leader in self.state.views.view.leaders.clone() {
+            if leader != self.state.node {
+                cx.send(leader, Message::Close { view, cell });
+            }
+        }
+    }
+
     /// A coordinator has transactions up to a cell in which this shard has no part.
     pub(in super::super) fn on_close(
         &mut self,
@@ -322,6 +394,9 @@ impl Tiga {
         view: ViewNumber,
         cell: SnapshotVersion,
     ) {
+        if end_of(cell) > US_MAX || !self.state.is_divided() {
+            return cx.mark("tiga.malformed_notices");
+        }
         if self.state.views.view.number != view || self.state.leading.is_none() {
             return cx.mark("tiga.notices_of_another_view");
         }
@@ -359,6 +434,14 @@ mod tests {
         lists.note(v(7), v(4));
         lists.note(v(12), v(7));
         assert_eq!(lists.complete(v(15)), v(15));
+        lists.note_told(v(90));
+        lists.note(v(90), v(20));
+        lists.drop_from(v(90));
+        assert_eq!(lists.complete(v(99)), v(12), "that of 20 has not arrived");
+        lists.note(v(20), v(12));
+        assert_eq!(lists.complete(v(99)), v(89), "there is none between 20 and 90");
+        lists.note(v(90), v(20));
+        assert_eq!(lists.complete(v(99)), v(99));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::super::coordinator::InFlight;
 use super::super::log::{Log, Position};
 use super::super::messages::Message;
 use super::super::state::State;
-use super::detection::{adapted, encode_txns};
+use super::detection::encode_txns;
 use super::{Received, Shards};
 use crate::remote_results::RemoteResult;
 use crate::replica::kind;
@@ -192,8 +192,9 @@ impl Tiga {
     ) {
         match outcome {
             ShardOutcome::Ran(result) => {
-                let headroom_us = &mut self.state.coordinator.headroom_us;
-                *headroom_us = adapted(*headroom_us, false);
+                if self.state.views.view.is_detective {
+                    self.note_in_time(cx, txn);
+                }
                 self.answer(cx, txn, version, result);
             }
             ShardOutcome::Served => {}
