@@ -32,7 +32,7 @@ pub enum Order {
         error: Span,
     },
     /// No agreement before the release. The logs of the shards say afterwards at which stamps each
-    /// leader has released a transaction: see [`super::detection`].
+    /// leader has released a transaction: see `shards/detection.rs`.
     Detective,
 }
 
