@@ -88,6 +88,8 @@ impl State {
             };
             let of = &mut all[usize::from(shard.0)];
             of.replicas += 1;
+            // One that waits for nobody takes part in nothing more.
+            let is_here = is_here && (node == self.node || !self.told_by(node).kept.is_over);
             of.here += usize::from(is_here);
             of.staying += usize::from(is_here && !self.is_stopping(node));
         }
@@ -231,9 +233,16 @@ impl State {
         have_ended && is_here && shards().all(have_all)
     }
 
+    /// Whether its log has cells that were not published here.
+    fn has_unpublished(&self) -> bool {
+        self.commit.published < self.log.last()
+    }
+
     /// Whether this replica waits for nobody. `is_late` is whether it has waited for long enough.
     fn may_leave(&self, stop: &Stop, is_late: bool) -> bool {
-        let is_outside = !self.presence.is_ready || !self.is_whole() || self.is_refusing;
+        // One that has just started may have cells that only this program can run.
+        let is_not_ready = !self.presence.is_ready && !self.has_unpublished();
+        let is_outside = is_not_ready || !self.is_whole() || self.is_refusing;
         let can_go = match self.do_enough_stay() {
             true => self.is_led(),
             false => self.is_all_published(),
@@ -299,7 +308,8 @@ impl Tiga {
         let may_leave = self.state.may_leave(&stop, is_late);
         if may_leave {
             let is_done = self.state.do_enough_stay() || self.state.is_all_published();
-            let is_alone = self.state.presence.is_ready && !is_done;
+            let is_part = self.state.presence.is_ready || self.state.has_unpublished();
+            let is_alone = is_part && !is_done;
             self.state.stop = Some(Stop { is_over: true, is_alone, ..stop });
             // The others may wait for this replica's last report.
             self.send_progress(cx);

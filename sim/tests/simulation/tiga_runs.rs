@@ -141,10 +141,11 @@ fn nodes_stop_in_order_and_continue_with_another_program() {
 /// which they did not have yet (30256). A leader that had restarted began its view a second time
 /// (10286). A node that was about to end was chosen as the leader (50037). Followers accepted
 /// transactions in time after their leader had ended, and the next program recovered them (60341).
+/// A leader took transactions although the other replica took part in nothing more (3306, 3762).
 #[test]
 fn seeds_of_swarms_that_failed_are_clean() {
     let drawn = [10_245, 10_288, 10_286, 30_256].map(drawn);
-    let upgraded = [10_213, 10_581, 20_077, 50_037, 60_341].map(upgraded);
+    let upgraded = [10_213, 10_581, 20_077, 50_037, 60_341, 3_306, 3_762].map(upgraded);
     let aimed = upgraded.into_iter().chain([replaced(10_155, "list-append")]);
     for (settings, options) in drawn.into_iter().chain(aimed) {
         clean::<Tiga>(&settings, &options);
