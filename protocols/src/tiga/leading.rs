@@ -136,9 +136,9 @@ impl Leading {
         let arrival = Arrival { txn, stamp, shards, footprint: Arc::default() };
         self.leader.on_arrival(arrival, &mut effects);
         self.take(effects);
-        let is_raised = stamp < self.leader.stamp_of(txn).unwrap_or_default();
+        let wanted = stamp;
         let stamp = self.leader.stamp_of(txn).unwrap_or_default();
-        if is_raised || is_far {
+        if wanted < stamp || is_far {
             self.raised_cell = self.raised_cell.max(cell_of(stamp));
         }
         self.newest = self.newest.max(cell_of(stamp));
