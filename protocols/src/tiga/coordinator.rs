@@ -137,6 +137,7 @@ impl Tiga {
         let delay = self.time_to_arrive(shards) + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
+        self.state.proximity.note_begun();
         let coordinator = &mut self.state.coordinator;
         let txn = TxnId::new(me, coordinator.next_sequence);
         coordinator.next_sequence += 1;
