@@ -23,9 +23,9 @@ pub struct Status {
     /// Why the replica can't continue on its own, and what the operator can do: its procedures
     /// differ from those that an epoch needs. `None` normally.
     pub refused: Option<String>,
-    /// What a replica that has restarted waits for, as long as it may have shown later data to
-    /// clients than it can show now.
-    pub restarting: Option<String>,
+    /// Whether the replica has restarted, and may have shown later data to clients before than it
+    /// can show now.
+    pub is_restarting: bool,
     /// The nodes that have delayed this replica for longer than they should, most epochs behind
     /// first.
     pub waits_for: Vec<WaitsFor>,

@@ -127,7 +127,7 @@ fn answers() -> Vec<Vec<u8>> {
         coordinator: Some(NodeId(2)),
         members: vec![NodeId(0), NodeId(2)],
         first_start: None,
-        restarting: None,
+        is_restarting: true,
         refused: None,
         rejoin: None,
         waits_for: vec![WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs: 7 }],

@@ -374,11 +374,11 @@ impl<P: Protocol> Driver<P> {
     /// Reports what the protocol's start waits for, until it is over.
     fn watch_start(&mut self) {
         if self.is_starting {
-            let Status { first_start, rejoin, refused, restarting, .. } = self.protocol.status();
+            let Status { first_start, rejoin, refused, is_restarting, .. } = self.protocol.status();
             let waits = rejoin.map(StartWaits::Rejoin);
             let waits = waits.or_else(|| first_start.map(StartWaits::First));
             let waits = waits.or_else(|| refused.map(StartWaits::Refused));
-            let waits = waits.or_else(|| restarting.map(StartWaits::Restart));
+            let waits = waits.or_else(|| is_restarting.then_some(StartWaits::Restart));
             self.is_starting = waits.is_some();
             self.inbox.on_start_waits(waits);
         }

@@ -58,8 +58,11 @@ pub(super) enum StartWaits {
     /// from those that an epoch needs. May begin at any time.
     Refused(String),
     /// A restarted node, until it knows which of its last transactions are committed.
-    Restart(String),
+    Restart,
 }
+
+const RESTART: &str = "this node has restarted, and waits for others of its shard: they know which \
+                       of its last transactions are committed";
 
 impl StartSeen {
     /// Whether no clients are accepted.
@@ -231,9 +234,8 @@ impl Reachability {
             StartSeen::Unknown | StartSeen::Over => None,
             StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first, seen)),
             StartSeen::Waits(StartWaits::Rejoin(rejoin)) => Some(self.describe_rejoin(rejoin)),
-            StartSeen::Waits(StartWaits::Refused(why) | StartWaits::Restart(why)) => {
-                Some(why.clone())
-            }
+            StartSeen::Waits(StartWaits::Refused(why)) => Some(why.clone()),
+            StartSeen::Waits(StartWaits::Restart) => Some(RESTART.to_owned()),
         }
     }
 

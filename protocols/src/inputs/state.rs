@@ -357,7 +357,7 @@ impl<H: Host> Inputs<H> {
             first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
             refused: self.refused(),
-            restarting: None,
+            is_restarting: false,
             waits_for: self.waits.late.clone(),
             differing: self.digests.differing_nodes(),
             strangers: self.presence.strangers().collect(),

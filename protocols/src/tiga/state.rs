@@ -268,7 +268,7 @@ impl State {
             differing: self.digests.differing_nodes(),
             rejoin: self.rejoining(),
             refused: self.refused(),
-            restarting: self.restarting(),
+            is_restarting: self.published < self.shown_version,
             waits_for: self.waits.late.clone(),
             counters,
             ..Status::default()
@@ -277,16 +277,6 @@ impl State {
         status.renumber(|replica| self.replica.node(replica));
         status.coordinator = self.leader();
         status
-    }
-
-    /// What a restarted replica waits for, as long as readers could see less than before.
-    fn restarting(&self) -> Option<String> {
-        let waits = self.published < self.shown_version;
-        waits.then(|| {
-            "this node has restarted, and waits for the leaders of its shard: they know which of \
-             its last transactions are committed"
-                .to_owned()
-        })
     }
 
     /// The last published version, and its position in the log.
