@@ -145,6 +145,7 @@ impl Tiga {
         let replies = self.state.no_replies();
         let me = self.state.node;
         let view = self.state.views.view.number;
+        self.state.proximity.note_begun();
         let coordinator = &mut self.state.coordinator;
         let txn = TxnId::new(me, coordinator.next_sequence);
         coordinator.next_sequence += 1;

@@ -129,6 +129,8 @@ fn some_progress() -> Message {
         deaf_to: vec![NodeId(2)],
         others_done: vec![(NodeId(2), 70_000)],
         next_ms: 1_000,
+        round_trips: vec![0, 700, 2_000],
+        rate: 300,
     }
 }
 
@@ -395,6 +397,8 @@ fn progress(change: impl FnOnce(&mut [u64; 10])) -> Message {
         deaf_to: Vec::new(),
         others_done: Vec::new(),
         next_ms: u64::MAX,
+        round_trips: vec![u64::MAX; 2],
+        rate: u64::MAX,
     }
 }
 

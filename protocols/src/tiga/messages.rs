@@ -133,6 +133,11 @@ messages! {
             others_done: Vec<(NodeId, u64)> as Vec<(NodeId, Number)>,
             /// The next report follows within this number of milliseconds.
             next_ms: u64 as Varint,
+            /// The round trips from the sender to all nodes, in units of 100 microseconds, or 0
+            /// if it has not measured one. For replicas of the first shard.
+            round_trips: Vec<u64> as Vec<Varint>,
+            /// The transactions that its clients begin in a second.
+            rate: u64 as Varint,
         } control "message_other", malformed "tiga.malformed_progress";
         /// For a strict read: asks for the last cell of the receiver's log.
         73 => FreshRequest {

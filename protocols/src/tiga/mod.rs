@@ -51,6 +51,7 @@
 //! | relays | | `relays.rs` | Submit, LogSync, Progress | that a node without a link to a leader goes on |
 //! | commit | §3.7 | `commit.rs` | | every outcome |
 //! | views | §4 | `views.rs`, `decided.rs`, `placement.rs` | Agreement, View | who leads |
+//! | distance and load | §3.8 | `proximity.rs` | Progress | where leaders are near the clients |
 //! | view change | §4 | `view_change.rs`, `verification.rs` | ViewChange, Prepare, Prepared, Proposal, StartView | with which logs |
 //! | the log of a new leader | §3.7, §4 | `rebuild.rs` | | everything that may be committed |
 //! | progress | | `progress.rs`, `pace.rs` | Progress | who is alive, and what has to be sent again |
@@ -170,6 +171,7 @@ mod pace;
 mod placement;
 mod programs;
 mod progress;
+mod proximity;
 pub mod quorum;
 mod reads;
 pub mod rebuild;

@@ -224,8 +224,7 @@ impl State {
     /// The leaders of a view that begins although all present ones are well: they are in the wrong
     /// place, and the right one has been there for a while.
     pub(super) fn planned_move(&mut self, now: Timestamp) -> Option<Vec<NodeId>> {
-        let (rest, preference) =
-            (Span::from_ms(self.options.move_ms), self.options.preference(&self.cluster));
+        let (rest, preference) = (Span::from_ms(self.options.move_ms), self.preference());
         let present = self.views.view.leaders.clone();
         let last_of = |leader: NodeId| self.told_by(leader).last;
         let is_near = |(next, leader): (&NodeId, &NodeId)| {

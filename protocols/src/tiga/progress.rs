@@ -15,6 +15,9 @@ use super::state::State;
 use super::views::PeerState;
 use crate::digests::EpochDigest;
 
+/// No node's clients begin more transactions in a second.
+const RATE_MAX: u64 = 1 << 24;
+
 /// The other numbers of a report.
 struct Readings {
     sent: u64,
@@ -27,6 +30,8 @@ struct Readings {
     deaf_to: Vec<NodeId>,
     others_done: Vec<(NodeId, u64)>,
     next_ms: u64,
+    round_trips: Vec<u64>,
+    rate: u64,
 }
 
 impl PeerState {
@@ -62,6 +67,8 @@ impl PeerState {
             deaf_to,
             others_done,
             next_ms,
+            round_trips,
+            rate,
         } = message
         else {
             return None;
@@ -99,6 +106,8 @@ impl PeerState {
             deaf_to,
             others_done,
             next_ms,
+            round_trips,
+            rate,
         };
         Some((told, readings))
     }
@@ -145,6 +154,7 @@ impl Tiga {
         // There a transaction has to be in time. Otherwise it may be a little late.
         let is_fast = self.state.has_fast_path() || self.state.views.view.is_detective;
         let deaf_to = self.state.unheard(cx.now.at);
+        let (round_trips, rate) = self.state.proximity(cx.now.at);
         for node in nodes.iter().copied() {
             self.state.pace.note_told(node, cx.now.at);
             let message = Message::Progress {
@@ -176,6 +186,11 @@ impl Tiga {
                 deaf_to: deaf_to.clone(),
                 others_done: self.state.others_done(node),
                 next_ms: self.state.pause_before(node).us / 1_000,
+                round_trips: match self.state.does_decide(node) {
+                    true => round_trips.clone(),
+                    false => Vec::new(),
+                },
+                rate,
             };
             cx.send(node, message);
         }
@@ -223,6 +238,9 @@ impl Tiga {
         let Some((told, readings)) = PeerState::of(message) else { return };
         let Readings { sent, delay, received, version, clock, difference, .. } = readings;
         self.state.pace.note_next(from, readings.next_ms);
+        // Rates are added up.
+        let rate = readings.rate.min(RATE_MAX);
+        self.state.proximity.note_told(from, readings.round_trips, rate);
         let is_link_new = self.state.relays.note_told(from, readings.deaf_to);
         let others = readings.others_done.into_iter();
         for (node, below) in others.filter(|(node, _)| *node != self.state.node) {

@@ -27,6 +27,7 @@ use super::notices::Noticed;
 use super::options::Options;
 use super::pace::Pace;
 use super::programs::Foreign;
+use super::proximity::Proximity;
 use super::reads::Fresh;
 use super::rejoin::Replaced;
 use super::relays::Relays;
@@ -65,6 +66,8 @@ pub(super) struct State {
     /// By how much the clock of the shard is ahead of this node's, in microseconds.
     pub ahead_us: u64,
     pub delays: Delays,
+    /// The round trips and loads of all nodes.
+    pub proximity: Proximity,
     pub pace: Pace,
     /// What the nodes hear of each other.
     pub relays: Relays,
@@ -163,6 +166,7 @@ impl State {
             ceiling: Ceiling::default(),
             ahead_us: 0,
             delays: Delays::new(all),
+            proximity: Proximity::new(all),
             pace: Pace::new(all),
             relays: Relays::new(all),
             clocks: Clocks::new(all),

@@ -300,7 +300,7 @@ impl State {
             self.is_fit(node, now).then_some(Fitness { is_sound, last: told.last })
         };
         let are_linked = |one, other| self.are_linked(one, other, now);
-        place(&self.cluster, self.options.preference(&self.cluster), present, fitness, are_linked)
+        place(&self.cluster, self.preference(), present, fitness, are_linked)
     }
 
     /// Whether a replica can lead a view that begins now.

@@ -180,7 +180,7 @@ impl State {
     pub(in super::super) fn should_detect(&self, leaders: &[NodeId]) -> bool {
         let far = |one: &NodeId| {
             let others = leaders.iter();
-            others.map(|other| self.cluster.one_way_between(*one, *other).us).max()
+            others.map(|other| self.round_trip_us(*one, *other) / 2).max()
         };
         let furthest = leaders.iter().filter_map(far).max().unwrap_or_default();
         match self.options.approach {

@@ -1,0 +1,216 @@
+//! Where leaders are best: near the clients, as far as load and delays are measured (§3.8).
+//!
+//! ```text
+//!                 clients begin     round trip to a leader in
+//!                 a second          a       b       c
+//!   region a      100               20*     70      150
+//!   region b      900               70      70*     200
+//!   region c      0                 150     200     150*
+//!
+//!   sum of both columns             65,000  70,000  195,000      * to the nearest majority
+//! ```
+//!
+//! Each node tells the replicas that decide views its round trips to all nodes, and the rate at
+//! which its clients begin transactions. A round trip is the sum of the delays in both directions,
+//! so the difference of the clocks cancels out. If a region is better than that of the present
+//! leaders by a fifth, leaders should be there. They are moved as other leaders in the wrong place
+//! are (`placement.rs`).
+
+use pangea_core::ids::{NodeId, RegionId};
+use pangea_core::time::Timestamp;
+
+use super::placement::Preference;
+use super::state::State;
+
+/// With fewer transactions a second in all, leaders stay where they are.
+const LOAD_MIN: u64 = 10;
+
+/// Rates are counted over this time, in microseconds.
+const WINDOW_US: u64 = 1_000_000;
+
+/// The unit of the round trips that nodes tell, in microseconds.
+const UNIT_US: u64 = 100;
+
+/// No round trip counts as longer than this, in units.
+const UNITS_MAX: u64 = 1 << 20;
+
+/// The loads and round trips of all nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Proximity {
+    /// The last report of each node: its round trips to all nodes, in units, or 0 if it has not
+    /// measured one; and the transactions that its clients begin in a second.
+    told: Vec<(Vec<u64>, u64)>,
+    /// The transactions since the beginning of the window, and when it began.
+    window: (u64, Timestamp),
+    /// Those of a second.
+    rate: u64,
+}
+
+impl Proximity {
+    pub(super) fn new(node_count: usize) -> Self {
+        Self { told: vec![Default::default(); node_count], window: Default::default(), rate: 0 }
+    }
+
+    /// A client of this node begins a transaction.
+    pub(super) fn note_begun(&mut self) {
+        self.window.0 += 1;
+    }
+
+    /// The rate of this node's clients.
+    fn rate(&mut self, now: Timestamp) -> u64 {
+        let (begun, since) = self.window;
+        let passed = now.since(since).us;
+        if passed >= WINDOW_US {
+            // Half of it is what was before.
+            self.rate = (self.rate + begun * 1_000_000 / passed) / 2;
+            self.window = (0, now);
+        }
+        self.rate
+    }
+
+    /// A node has told its round trips and its rate.
+    pub(super) fn note_told(&mut self, node: NodeId, round_trips: Vec<u64>, rate: u64) {
+        self.told[node.index()] = (round_trips, rate);
+    }
+
+    /// The round trip between two nodes in microseconds, if one of them has measured it.
+    fn measured(&self, one: NodeId, other: NodeId) -> Option<u64> {
+        let of = |from: NodeId, to: NodeId| {
+            let units = self.told[from.index()].0.get(to.index()).copied();
+            units.filter(|units| *units > 0).map(|units| units.min(UNITS_MAX) * UNIT_US)
+        };
+        of(one, other).or_else(|| of(other, one))
+    }
+}
+
+/// The region in which the sum of rates and round trips is the least, if it is less than at
+/// `present` by a fifth; else `present`. `loads` are those of the regions, `round_trip` is that
+/// between two regions, and `quorum` the one from a region to its nearest majority.
+fn best_home(
+    loads: &[u64],
+    present: Option<usize>,
+    round_trip: impl Fn(usize, usize) -> u64,
+    quorum: impl Fn(usize) -> u64,
+) -> Option<usize> {
+    if loads.iter().sum::<u64>() < LOAD_MIN {
+        return None;
+    }
+    let of = |home: usize| -> u64 {
+        let each = loads.iter().enumerate().map(|(region, load)| {
+            load * if region == home { quorum(home) } else { round_trip(region, home) }
+        });
+        each.sum()
+    };
+    let best = (0..loads.len()).min_by_key(|home| of(*home))?;
+    match present {
+        Some(present) if of(best) * 5 > of(present) * 4 => Some(present),
+        _ => Some(best),
+    }
+}
+
+impl State {
+    /// What this node tells about itself: its round trips and its rate.
+    pub(super) fn proximity(&mut self, now: Timestamp) -> (Vec<u64>, u64) {
+        let rate = self.proximity.rate(now);
+        let round_trip = |node: NodeId| {
+            let there = self.delays.to(node.index())?;
+            let us = there + self.delays.shortest(node.index())?;
+            u64::try_from(us).ok().map(|us| (us / UNIT_US).max(1))
+        };
+        let round_trips = self.cluster.node_ids().map(|node| round_trip(node).unwrap_or(0));
+        let told = (round_trips.collect::<Vec<_>>(), rate);
+        self.proximity.note_told(self.node, told.0.clone(), rate);
+        told
+    }
+
+    /// The round trip between two nodes in microseconds: measured, or as it is configured.
+    pub(super) fn round_trip_us(&self, one: NodeId, other: NodeId) -> u64 {
+        if one == other {
+            return 0;
+        }
+        let configured = 2 * self.cluster.one_way_between(one, other).us;
+        self.proximity.measured(one, other).unwrap_or(configured)
+    }
+
+    /// Where the leaders should be: as the settings say, and otherwise near the clients.
+    pub(super) fn preference(&self) -> Preference {
+        let preference = self.options.preference(&self.cluster);
+        if preference != Preference::Together {
+            return preference;
+        }
+        let of = |region: usize| {
+            let region = RegionId(region as u16);
+            self.cluster.node_ids().filter(move |it| self.region_of(*it) == region)
+        };
+        let mut loads = vec![0; self.cluster.regions.len()];
+        for node in self.cluster.node_ids() {
+            loads[usize::from(self.region_of(node).0)] += self.proximity.told[node.index()].1;
+        }
+        let round_trip = |from: usize, to: usize| {
+            let pairs = of(from).flat_map(|one| of(to).map(move |other| (one, other)));
+            pairs.map(|(one, other)| self.round_trip_us(one, other)).min().unwrap_or(u64::MAX >> 32)
+        };
+        let others_needed = loads.len() / 2;
+        let quorum = |home: usize| {
+            let others = (0..loads.len()).filter(|region| *region != home);
+            let mut all: Vec<u64> = others.map(|region| round_trip(region, home)).collect();
+            all.sort_unstable();
+            others_needed.checked_sub(1).and_then(|last| all.get(last).copied()).unwrap_or(0)
+        };
+        let mut regions = self.views.view.leaders.iter().map(|leader| self.region_of(*leader));
+        let first = regions.next();
+        let present = first.filter(|first| regions.all(|region| region == *first));
+        let present = present.map(|region| usize::from(region.0));
+        let best = best_home(&loads, present, round_trip, quorum);
+        best.map_or(Preference::Together, |home| Preference::In(RegionId(home as u16)))
+    }
+
+    fn region_of(&self, node: NodeId) -> RegionId {
+        self.cluster.nodes[node.index()].region
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND_TRIPS: [[u64; 3]; 3] = [[20, 70, 150], [70, 70, 200], [150, 200, 150]];
+
+    fn best(loads: [u64; 3], present: Option<usize>) -> Option<usize> {
+        best_home(&loads, present, |from, to| ROUND_TRIPS[from][to], |home| ROUND_TRIPS[home][home])
+    }
+
+    #[test]
+    fn leaders_are_where_the_sum_of_load_and_distance_is_the_least() {
+        assert_eq!(best([100, 900, 0], None), Some(0));
+        assert_eq!(best([0, 10, 990], None), Some(2));
+        assert_eq!(best([1, 1, 1], None), None, "there is too little load");
+    }
+
+    #[test]
+    fn leaders_stay_unless_another_region_is_better_by_a_fifth() {
+        assert_eq!(best([100, 900, 0], Some(1)), Some(1), "65,000 is more than 56,000");
+        assert_eq!(best([300, 700, 0], Some(1)), Some(0), "55,000 is less than 56,000");
+        assert_eq!(best([0, 10, 990], Some(2)), Some(2));
+    }
+
+    #[test]
+    fn a_rate_follows_the_number_of_transactions() {
+        let mut proximity = Proximity::new(1);
+        let second = |number: u64| Timestamp::from_us(number * 1_000_000);
+        (0..400).for_each(|_| proximity.note_begun());
+        assert_eq!(proximity.rate(second(2)), 100);
+        (0..400).for_each(|_| proximity.note_begun());
+        assert_eq!(proximity.rate(Timestamp::from_us(2_500_000)), 100, "the window is not over");
+        assert_eq!(proximity.rate(second(3)), 250);
+        assert_eq!(proximity.rate(second(4)), 125);
+    }
+
+    #[test]
+    fn a_round_trip_is_known_if_one_of_two_nodes_has_measured_it() {
+        let mut proximity = Proximity::new(2);
+        assert_eq!(proximity.measured(NodeId(0), NodeId(1)), None);
+        proximity.note_told(NodeId(1), vec![7, 0], 5);
+        assert_eq!(proximity.measured(NodeId(0), NodeId(1)), Some(700));
+    }
+}
