@@ -252,6 +252,21 @@ bugs! {
         "Fast replies are equal if their prefixes are, whatever the timestamps.";
     PrefixIsShallow, "prefix-is-shallow",
         "A prefix covers the transactions before, and not those on which they depend.";
+    FastOnOneShard, "fast-on-one-shard",
+        "The super quorum of one of its shards commits a transaction of several.";
+    FastWithoutOthers, "fast-without-others",
+        "Shards without a part in a transaction need not close its cell before the answer.";
+    ClosedByLeader, "closed-by-leader",
+        "The leader's word that a cell is closed counts for its followers, too.";
+    FastAtRaised, "fast-at-raised",
+        "A leader replies at the coordinator's stamp for a transaction that it has raised.";
+    PassedAccepted, "passed-accepted",
+        "A follower accepts transactions as in time below what it has promised.";
+    PassedForgotten, "passed-forgotten", "A restart forgets that a follower has passed a cell.";
+    ClosedWithoutCell, "closed-without-cell",
+        "A leader closes a cell without an entry in its log, although its followers may have more.";
+    RecoveredOnFirst, "recovered-on-first",
+        "Only the first shard recovers transactions that are in no log.";
     SimpleQuorumIsFast, "simple-quorum-is-fast",
         "Equal replies of f + 1 replicas commit a transaction on the fast path.";
     QuorumWithoutLeader, "quorum-without-leader",

@@ -385,7 +385,7 @@ impl Tiga {
     /// here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>) {
         let State { coordinator, done, .. } = &mut self.state;
-        coordinator.unsettled.retain(|txn| !done.contains(*txn));
+        coordinator.unsettled.retain(|txn, _| !done.contains(*txn));
         let skipped = coordinator.in_flight.keys().filter(|txn| done.contains(**txn));
         let skipped: BTreeSet<TxnId> = skipped.copied().collect();
         for txn in skipped {

@@ -166,7 +166,7 @@ impl State {
 
     /// The last position up to `upto` that no hash of the next view needs.
     fn before_hashes(&self, mut upto: Position) -> Position {
-        if !self.has_fast_path() {
+        if !self.has_hashes() {
             return upto;
         }
         let since = last_of(self.log.last_version()).before(self.options.kept());

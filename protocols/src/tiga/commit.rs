@@ -198,7 +198,7 @@ impl Tiga {
     /// §3.3: a leader with a fast path runs the cells of its log at once, and replies. Otherwise it
     /// runs them like its followers, when they are committed.
     pub(super) fn run_ahead(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.leading.is_some() && self.state.has_fast_path() {
+        if self.state.leading.is_some() && self.state.has_hashes() {
             let last = self.state.log.last();
             self.run_upto(cx, last, &mut { STEP_TXNS_MAX });
         }
@@ -227,7 +227,7 @@ impl Tiga {
 
     /// Runs the transactions of a cell in the order of their stamps.
     fn run_cell(&mut self, cx: &Cx<'_, Self>, position: Position) {
-        let is_fast = self.state.leading.is_some() && self.state.has_fast_path();
+        let is_fast = self.state.leading.is_some() && self.state.has_hashes();
         self.state.note_reached(cx, Milestone::Begun, [self.state.log.cell(position)]);
         let State { log, transactions, registry, coordinator, commit, .. } = &mut self.state;
         let cell = log.cell(position);

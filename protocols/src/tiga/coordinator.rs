@@ -14,7 +14,7 @@
 //! A coordinator has a copy of the data, too. It answers when the log up to the transaction is
 //! committed and has been run here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pangea_core::exec::ordered::ShardOutcome;
@@ -31,6 +31,7 @@ use super::fast_replies::RunResult;
 use super::log::ViewNumber;
 use super::messages::Message;
 use super::quorum::{Replies, Sizes};
+use super::shards::ByShard;
 use super::stamp::{Issuer, Role, Stamp};
 use super::state::State;
 use super::transactions::{self, Stamped};
@@ -43,8 +44,9 @@ pub(super) struct Coordinator {
     pub next_sequence: u64,
     pub issuer: Issuer,
     pub in_flight: BTreeMap<TxnId, InFlight>,
-    /// Those of which clients were told on the fast path, and that are not published here.
-    pub unsettled: BTreeSet<TxnId>,
+    /// Those of which clients were told on the fast path, and that are not published here, with
+    /// their cells.
+    pub unsettled: BTreeMap<TxnId, SnapshotVersion>,
     /// Those of this step, which are sent at its end.
     pub unsent: Vec<Arc<Stamped>>,
     /// With the detective approach: by how much stamps are later than the expected arrival, in
@@ -79,6 +81,8 @@ pub(super) struct InFlight {
     pub tries: Tries,
     /// §3.4: the fast replies, if there is a fast path.
     pub replies: Option<Replies<RunResult>>,
+    /// The same with several shards.
+    pub by_shard: Option<ByShard>,
 }
 
 /// How often a transaction had to be stamped again.
@@ -97,7 +101,7 @@ impl Coordinator {
             next_sequence: 1,
             issuer: Issuer::new(me, Role::Coordinator, Stamp::ZERO),
             in_flight: BTreeMap::new(),
-            unsettled: BTreeSet::new(),
+            unsettled: BTreeMap::new(),
             unsent: Vec::new(),
             headroom_us: super::shards::adapted(0, false),
             adapted_at: Timestamp::default(),
@@ -141,7 +145,9 @@ impl Tiga {
         (footprint, shards): (Option<Footprint>, ShardSet),
     ) {
         let now = self.state.clock_us(cx);
-        let delay = self.time_to_arrive(shards) + self.state.headroom_us(shards, tries.late);
+        let by_shard = self.state.no_replies_of_shards(&program, footprint.is_some(), shards);
+        let delay = self.time_to_arrive(shards, by_shard.is_some());
+        let delay = delay + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
         let view = self.state.views.view.number;
@@ -166,6 +172,7 @@ impl Tiga {
             outcome,
             tries,
             replies,
+            by_shard,
         };
         coordinator.in_flight.insert(txn, in_flight);
     }
@@ -255,19 +262,26 @@ impl Tiga {
 
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self, shards: ShardSet) -> i64 {
-        let State { replica, options, views, .. } = &self.state;
+    fn time_to_arrive(&self, shards: ShardSet, is_fast: bool) -> i64 {
+        let State { options, views, .. } = &self.state;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
         let to_leader = leaders.map(|leader| self.delay_to(leader)).max().unwrap_or(0);
-        if !self.state.has_fast_path() {
+        let has_hashes = self.state.has_hashes();
+        if !is_fast && !has_hashes {
             return to_leader;
         }
-        let mut delays: Vec<i64> =
-            replica.group.nodes().iter().map(|node| self.delay_to(*node)).collect();
+        let to_quorums = shards.iter().map(|shard| self.delay_to_super_quorum(shard));
+        let headroom = if has_hashes { Span::from_ms(options.headroom_ms) } else { Span::ZERO };
+        to_quorums.max().unwrap_or(0).max(to_leader) + headroom.us as i64
+    }
+
+    /// How long a message to each of the nearest super quorum of a shard takes.
+    fn delay_to_super_quorum(&self, shard: ShardId) -> i64 {
+        let group = &self.state.groups[usize::from(shard.0)];
+        let mut delays: Vec<i64> = group.iter().map(|node| self.delay_to(*node)).collect();
         delays.sort_unstable();
-        let needed = Sizes::of(delays.len()).super_quorum();
-        delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us as i64
+        delays[Sizes::of(delays.len()).super_quorum() - 1]
     }
 
     /// How long a message to a replica takes, by both clocks, in microseconds: negative if its
@@ -290,8 +304,7 @@ impl Tiga {
         let last = unsent.iter().map(|stamped| stamped.stamp.us()).max().unwrap_or_default();
         self.state.raise_ceiling(cx, last);
         self.send_transactions(cx, &unsent, None);
-        let stamps = unsent.iter().map(|it| (it.request.shards, it.stamp));
-        self.ask_to_close(cx, &stamps.collect::<Vec<_>>());
+        self.ask_to_close(cx, &unsent);
         cx.reached(Milestone::Batched, self.state.coordinator.next_sequence);
     }
 

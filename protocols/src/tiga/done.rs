@@ -171,7 +171,7 @@ impl Coordinator {
     /// The number below which the transactions of this coordinator are over.
     pub(super) fn done_below(&self) -> u64 {
         let in_flight = self.in_flight.keys().next();
-        let open = in_flight.into_iter().chain(self.unsettled.first());
+        let open = in_flight.into_iter().chain(self.unsettled.keys().next());
         open.map(|txn| txn.sequence()).min().unwrap_or(self.next_sequence)
     }
 }

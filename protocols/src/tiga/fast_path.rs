@@ -21,11 +21,12 @@
 //! - A leader that was busy lately adds cells without transactions to its log, because a follower
 //!   knows only from the log that it has everything up to the base of a hash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::exec::timed::TimedQueue;
-use pangea_core::ids::{LogPosition, NodeId, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, TxnId};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -35,7 +36,7 @@ use super::cells::{Cell, last_of};
 use super::fast_replies::Reply;
 use super::hashes::{Hashes, PrefixHash};
 use super::log::Position;
-use super::options::Path;
+use super::options::{Options, Path};
 use super::rebuild::{Entry, keep_unsynced};
 use super::stamp::Stamp;
 use super::state::State;
@@ -56,6 +57,8 @@ pub(super) struct FastPath {
     hashes: Hashes,
     /// The largest stamp of a reply.
     told: Stamp,
+    /// Nothing at or below this stamp is in time, whatever its footprint.
+    promised: Stamp,
     /// The replies of this step, and the records that must be durable first.
     pub replies: BTreeMap<NodeId, (Vec<Reply>, LogPosition)>,
 }
@@ -70,8 +73,53 @@ impl FastPath {
             unsynced: BTreeMap::new(),
             hashes: Hashes::new(SEED, window),
             told: floor,
+            promised: floor,
             replies: BTreeMap::new(),
         }
+    }
+
+    /// Accepts nothing more at or below a stamp.
+    pub(super) fn promise(&mut self, upto: Stamp) {
+        let upto = mutate!(PassedAccepted: upto => Stamp::ZERO);
+        self.promised = upto.max(self.promised);
+        self.queue.raise_window(self.promised.into());
+    }
+
+    /// With several shards: takes the transactions that are not ready, up to a stamp that the
+    /// clock has passed, each with the record that says that it was in time.
+    pub(super) fn take_passed(&mut self, clock: Stamp) -> Vec<(Entry, LogPosition)> {
+        let pending = self.queue.pending();
+        let due = pending.take_while(|(version, _)| Stamp::from(*version) <= clock);
+        let due: Vec<TxnId> = due.map(|(_, txn)| txn).collect();
+        due.iter().for_each(|txn| self.queue.remove(*txn));
+        let of = |txn: TxnId| {
+            let (stamp, record) = *self.unsynced.get(&txn)?;
+            Some((Entry { stamp, txn }, record))
+        };
+        due.into_iter().filter_map(of).collect()
+    }
+
+    /// With several shards: takes the cells of the leader's log. What is at or below them was
+    /// in time, and is in them, or was not.
+    fn close(&mut self, cells: &[Cell]) {
+        let Some(last) = cells.last() else { return };
+        let upto = last_of(last.version);
+        let logged: BTreeSet<TxnId> = entries_of(cells).map(|entry| entry.txn).collect();
+        let queue = &mut self.queue;
+        self.unsynced.retain(|txn, (stamp, _)| {
+            let is_open = *stamp > upto && !logged.contains(txn);
+            if !is_open && queue.version(*txn).is_some() {
+                queue.remove(*txn);
+            }
+            is_open
+        });
+        self.promise(upto);
+    }
+
+    /// Adds the word that a transaction was late.
+    pub(super) fn push_late(&mut self, to: NodeId, reply: Reply) {
+        let (replies, _) = self.replies.entry(to).or_default();
+        replies.push(reply);
     }
 
     /// The stamp at or below which a replica has replied, or promised that nothing is in time.
@@ -160,23 +208,43 @@ pub(super) fn entries_of<'a>(
     txns.map(|(txn, stamp)| Entry { stamp: *stamp, txn: *txn })
 }
 
-/// Whether a cluster can use the fast path. Super quorums need 2f + 1 replicas.
+/// Whether a cluster can use the fast path. Super quorums need 2f + 1 replicas of each shard.
 pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
-    let n = cluster.node_count();
-    cluster.partitions.shards() == 1 && n > 1 && !n.is_multiple_of(2)
+    let shard = |node: NodeId| cluster.nodes[node.index()].shard;
+    (0..cluster.partitions.shards()).map(ShardId).all(|of| {
+        let n = cluster.node_ids().filter(|node| shard(*node) == of).count();
+        n > 1 && !n.is_multiple_of(2)
+    })
+}
+
+/// Whether a cluster with these settings uses the fast path, in some view.
+pub(super) fn has_fast_path(cluster: &Topology, options: &Options) -> bool {
+    let is_one = cluster.partitions.shards() == 1;
+    options.path == Path::Super && is_fast_possible(cluster) && (is_one || options.may_detect())
 }
 
 impl State {
-    /// Whether this cluster uses the fast path.
-    pub(super) fn has_fast_path(&self) -> bool {
-        self.options.path == Path::Super && is_fast_possible(&self.cluster)
+    /// Whether replicas reply before transactions are in the log, in this view.
+    pub(super) fn is_fast_view(&self) -> bool {
+        self.has_fast_path && (!self.is_divided() || self.views.view.is_detective)
+    }
+
+    /// Whether replies have hashes: with one shard.
+    pub(super) fn has_hashes(&self) -> bool {
+        self.has_fast_path && !self.is_divided()
+    }
+
+    /// Whether this replica replies as a follower.
+    pub(super) fn follows_fast(&self) -> bool {
+        let is_follower = self.leading.is_none() && self.is_normal() && self.is_whole();
+        is_follower && self.is_fast_view()
     }
 
     /// At the beginning of a view, or of a run.
     pub(super) fn start_fast_path(&mut self, floor: Stamp) {
         let window = Span::from_ms(self.options.window_ms);
         self.fast = FastPath::new(window, floor);
-        if !self.has_fast_path() {
+        if !self.has_hashes() {
             return;
         }
         // The entries of the log that a prefix can contain.
@@ -197,13 +265,15 @@ impl State {
     /// have replied to.
     pub(super) fn continue_fast_path(&mut self, told: Stamp, in_time: Vec<Entry>) {
         let last = in_time.iter().map(|entry| entry.stamp).max().unwrap_or_default();
+        let promised = self.fast.promised;
         self.start_fast_path(last_of(self.log.last_version()).max(told).max(last));
+        self.fast.promise(promised);
         let before = last_of(self.log.version_at(self.log.base()));
         for Entry { stamp, txn } in in_time {
             // An entry at or below the base, and not in a cell up to there, came too late.
             let is_logged = self.log.contains(txn) || self.done.is_committed(txn);
-            if stamp > before && !is_logged && self.has_fast_path() {
-                let footprint = self.footprint_of(txn);
+            if stamp > before && !is_logged && self.has_fast_path {
+                let footprint = self.fast_footprint(txn);
                 self.fast.restore(Entry { stamp, txn }, footprint);
             }
         }
@@ -213,9 +283,7 @@ impl State {
     /// say before the follower replies.
     pub(super) fn follow(&mut self, cx: &Cx<'_, Tiga>, stamped: &Stamped) -> bool {
         let txn = stamped.request.txn;
-        let takes_part = self.has_fast_path() && self.leading.is_none() && self.is_normal();
-        let takes_part = takes_part && self.is_whole();
-        if !takes_part || self.is_logged(txn) || !self.may_be_in_time(stamped) {
+        if !self.follows_fast() || self.is_logged(txn) || !self.may_be_in_time(stamped) {
             return false;
         }
         // The leader replaces such a stamp.
@@ -223,7 +291,11 @@ impl State {
         if stamped.stamp.us() > most_us {
             return false;
         }
-        let footprint = Arc::new(stamped.footprint(&self.registry));
+        let footprint = match self.is_divided() {
+            true if !self.is_fast_txn(stamped) => return false,
+            true => Arc::default(),
+            false => Arc::new(stamped.footprint(&self.registry)),
+        };
         self.fast.accept(txn, stamped.stamp, footprint)
     }
 
@@ -238,9 +310,18 @@ impl State {
         Arc::new(stamped.footprint(&self.registry))
     }
 
+    /// The footprint by which the fast path orders a transaction. With several shards it is empty:
+    /// nothing comes before a stamp for which a replica has replied.
+    fn fast_footprint(&self, txn: TxnId) -> Arc<Footprint> {
+        if self.is_divided() { Arc::default() } else { self.footprint_of(txn) }
+    }
+
     /// Cells were appended to a follower's log.
     pub(super) fn follow_cells(&mut self, cells: &[Cell]) {
-        if !self.has_fast_path() {
+        if self.has_fast_path && self.is_divided() {
+            self.fast.close(cells);
+        }
+        if !self.has_hashes() {
             return;
         }
         let kept = self.options.kept();
@@ -269,6 +350,9 @@ impl State {
 impl Tiga {
     /// §3.3: a follower replies for the transactions whose stamps its clock has passed.
     pub(super) fn reply_ready(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.is_divided() {
+            return self.reply_passed(cx);
+        }
         let now = self.state.clock_us(cx);
         let clock = Stamp::last_of(now.min(self.state.ceiling.durable.us)).into();
         let state = &mut self.state;

@@ -88,7 +88,7 @@ impl State {
     /// The replies that a coordinator waits for.
     pub(super) fn no_replies(&self) -> Option<Replies<RunResult>> {
         let n = self.replica.topology.node_count();
-        self.has_fast_path().then(|| Replies::new(Sizes::of(n)))
+        self.has_hashes().then(|| Replies::new(Sizes::of(n)))
     }
 }
 
@@ -97,7 +97,7 @@ impl Tiga {
     pub(super) fn reply_run(&mut self, cx: &Cx<'_, Self>, position: Position) {
         let results = std::mem::take(&mut self.state.commit.results);
         let start = self.state.leading.as_ref().map(|leading| leading.start);
-        if start.is_none_or(|start| position <= start) || !self.state.has_fast_path() {
+        if start.is_none_or(|start| position <= start) || !self.state.has_hashes() {
             return;
         }
         let entries: Vec<Entry> = entries_of([self.state.log.cell(position)]).collect();
@@ -133,8 +133,8 @@ impl Tiga {
         while let Some((_, view, reply)) =
             self.state.own_replies.pop_front_if(|(record, ..)| *record <= synced)
         {
-            let me = self.state.replica.me;
-            self.count_reply(cx, me, view, reply);
+            let node = self.state.node;
+            self.count_reply(cx, node, view, reply);
         }
     }
 
@@ -154,13 +154,11 @@ impl Tiga {
     }
 
     /// Answers the client if the transaction is committed with this reply.
-    fn count_reply(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        view: ViewNumber,
-        Reply { txn, stamp, prefix, result }: Reply,
-    ) {
+    fn count_reply(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, view: ViewNumber, reply: Reply) {
+        if self.state.is_divided() {
+            return self.count_reply_of_shard(cx, from, view, reply);
+        }
+        let Reply { txn, stamp, prefix, result } = reply;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(replies) = &mut own.replies else { return };
         replies.on_fast_reply(from, FastReply { view, stamp, prefix, result });
@@ -170,7 +168,7 @@ impl Tiga {
         self.state.told_version = version.max(self.state.told_version);
         let result = replies.result().cloned().expect("the leader has replied");
         self.state.counters.txns_fast += 1;
-        self.state.coordinator.unsettled.insert(txn);
+        self.state.coordinator.unsettled.insert(txn, version);
         self.answer(cx, txn, version, result);
     }
 }

@@ -165,7 +165,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Truncated { upto: SnapshotVersion(310) },
         Message::Unsubscribe {},
         Message::Committed { view: 3, through: 300, cells: vec![298, 300], listed: 298 },
-        Message::Close { view: 3, cell: SnapshotVersion(310) },
+        Message::Close { view: 3, cell: SnapshotVersion(310), is_answered: true },
+        Message::Closed { view: 3, cell: SnapshotVersion(310) },
         Message::Items { items: Bytes::new() },
         Message::Outcome { version: SnapshotVersion(300), result: Bytes::from_static(&[3; 9]) },
         Message::Digests {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -176,6 +177,11 @@ impl Leading {
         SnapshotVersion(cell.0.next_multiple_of(stride))
     }
 
+    /// All transactions up to this version are in the log, and nothing more comes up to it.
+    pub(super) fn closed(&self) -> SnapshotVersion {
+        self.closed
+    }
+
     /// The stamp of a transaction that is released and not in the log yet, because its cell is not
     /// complete.
     pub(super) fn released_at(&self, txn: TxnId) -> Option<Stamp> {
@@ -282,9 +288,9 @@ impl State {
     fn is_busy(&self, now: u64) -> bool {
         let is_busy = match self.sealed_at {
             Some(_) => !self.is_closed(),
-            None => now.saturating_sub(self.raised_at) < BUSY_US,
+            None => self.has_hashes() && now.saturating_sub(self.raised_at) < BUSY_US,
         };
-        self.has_fast_path() && is_busy
+        self.is_fast_view() && is_busy
     }
 
     /// Orders a transaction, if this replica leads and the transaction has no place yet.
@@ -345,19 +351,28 @@ impl Tiga {
             self.state.raise_ceiling(cx, now);
         }
         self.state.note_bounds(now);
+        let is_fast = self.state.is_fast_view();
         let Some(leading) = &mut self.state.leading else { return };
-        let mut cells = Vec::new();
+        let (mut cells, mut end) = (Vec::new(), SnapshotVersion::ZERO);
         if leading.is_due(over) {
             cells = leading.take_cells(over);
+            if is_fast && leading.is_divided {
+                // What followers have accepted up to there is not recovered.
+                end = mutate!(ClosedWithoutCell: leading.announced => end);
+            }
         } else if is_busy && leading.is_close_due(now) && over > self.state.log.last_version() {
             // Followers know only from the log that nothing more comes before.
             cells = leading.take_cells(over);
-            cells.push(Cell { version: over, txns: Vec::new() });
+            end = leading.closed;
+        }
+        if end > cells.last().map_or(self.state.log.last_version(), |cell| cell.version) {
+            cells.push(Cell { version: end, txns: Vec::new() });
         }
         if !cells.is_empty() {
             leading.closed_at = now;
             let (view, after) = (self.state.log.view, self.state.log.last());
-            self.append(cx, Suffix { view, after, cells });
+            self.append(cx, Suffix { view, after, cells: cells.clone() });
+            self.state.reply_closed(cx, &cells);
         }
         self.ask_for_promises(cx);
         self.run_ahead(cx);

@@ -182,7 +182,11 @@ impl Tiga {
                 in_time.push((index, Entry { stamp, txn }));
             }
             self.state.order(cx, &stamped);
-            is_new |= self.state.transactions.insert(stamped);
+            let is_unknown = self.state.transactions.insert(stamped.clone());
+            is_new |= is_unknown;
+            if is_unknown && in_time.last().is_none_or(|(last, _)| *last != index) {
+                self.state.reply_late(cx, &stamped);
+            }
             self.send_outcome(cx, txn);
         }
         if !is_new && in_time.is_empty() {

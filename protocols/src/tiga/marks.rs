@@ -46,6 +46,10 @@ const OWN: &[Mark] = &[
     // §3.4, the fast path.
     mark("tiga.fast_reply", "a follower replies for a transaction that is ready"),
     mark("tiga.fast_commit", "a transaction commits by equal replies"),
+    mark("tiga.fast_commit_of_shards", "a transaction of several shards commits by replies")
+        .rare("few drawn clusters have leaders that do not agree, and programs that are divided"),
+    mark("tiga.late_at_follower", "a follower gets a transaction of several shards too late")
+        .rare("few drawn clusters have leaders that do not agree, and programs that are divided"),
     mark("tiga.recovered", "a view begins with transactions that were in no log"),
     mark("tiga.malformed_fast_replies", "fast replies are refused: they make no sense")
         .never(NONSENSE),

@@ -230,9 +230,20 @@ messages! {
             /// The rows by cell, as `shards/delivery.rs` encodes them.
             items: Bytes,
         } sized "message_batch";
-        /// §3.8: a coordinator has transactions up to a cell in which the shard of the receiver, a
-        /// leader, has no part. Its followers wait for the word that nothing comes before.
+        /// §3.8: a coordinator has transactions up to a cell in which the shard of the receiver has
+        /// no part, or a strict read waits for the cell. If the receiver leads, it tells its
+        /// followers when nothing comes before any more.
         91 => Close {
+            /// The view.
+            view: u64 as Number,
+            /// The cell.
+            cell: SnapshotVersion,
+            /// Whether the sender waits for a [`Message::Closed`].
+            is_answered: bool,
+        } control "message_ack", malformed "tiga.malformed_notices";
+        /// §3.4: the reply to a [`Message::Close`], when the sender accepts nothing more up to a
+        /// cell, in a view.
+        92 => Closed {
             /// The view.
             view: u64 as Number,
             /// The cell.

@@ -387,9 +387,6 @@ impl Tiga {
             Message::Presence(message) => {
                 presence::on_message(self, cx, from, message);
             }
-            Message::FastReplies { view, replies } => {
-                self.on_fast_replies(cx, from, ViewNumber(view), &replies);
-            }
             Message::LogSync { suffix, closed } => self.on_log_sync(cx, (&suffix, closed)),
             Message::Synced { view, upto } => {
                 self.on_synced(from, ViewNumber(view), Position(upto));
@@ -444,6 +441,13 @@ impl Tiga {
                 self.on_view(cx, from, view, start);
             }
             Message::Progress { .. } => self.on_progress(cx, from, message),
+            Message::FastReplies { view, replies } => {
+                self.on_fast_replies(cx, from, ViewNumber(view), &replies);
+            }
+            Message::Close { view, cell, is_answered } => {
+                self.on_close(cx, from, (ViewNumber(view), cell), is_answered);
+            }
+            Message::Closed { view, cell } => self.on_closed(cx, from, ViewNumber(view), cell),
             Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
             Message::FreshReply { token, version } => {
                 self.on_fresh_reply(cx, from, (token, version));
@@ -468,7 +472,6 @@ impl Tiga {
                 let through = (ViewNumber(view), SnapshotVersion(through));
                 self.on_committed(from, through, (&cells, SnapshotVersion(listed)));
             }
-            Message::Close { view, cell } => self.on_close(cx, ViewNumber(view), cell),
             Message::Items { items } => self.on_items(cx, from, &items),
             Message::Outcome { version, result } => self.on_outcome(cx, version, &result),
             Message::LookupRequest { token, keys } => {
@@ -485,6 +488,8 @@ impl Tiga {
             | Message::Progress { .. }
             | Message::FreshRequest { .. }
             | Message::FreshReply { .. }
+            | Message::Close { .. }
+            | Message::Closed { .. }
             | Message::Presence(_)
             | Message::Transfer(_)
             | Message::Digests { .. }

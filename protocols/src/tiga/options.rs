@@ -6,7 +6,7 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use super::fast_path::is_fast_possible;
+use super::fast_path::{has_fast_path, is_fast_possible};
 use super::order::Order;
 use super::placement::Preference;
 use crate::inputs::within;
@@ -245,12 +245,12 @@ impl Options {
             let why = "tiga.order = \"bounded\" has no effect without partitions".to_owned();
             warnings.push(why);
         }
-        if self.path == Path::Simple || is_fast_possible(topology) {
+        if self.path == Path::Simple || has_fast_path(topology, self) {
             return warnings;
         }
-        let why = match topology.partitions.shards() {
-            1 => "it needs an odd number of replicas, from 3 on",
-            _ => "it needs a cluster without partitions",
+        let why = match is_fast_possible(topology) {
+            true => "with partitions it needs another approach than \"preventive\"",
+            false => "it needs an odd number of replicas, from 3 on",
         };
         let what = "tiga.path = \"super\" has no effect";
         warnings.push(format!("{what}: {why}. Commits are as with \"simple\""));

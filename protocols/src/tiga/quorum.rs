@@ -59,6 +59,12 @@ impl Sizes {
         1 + self.faults + self.faults.div_ceil(2)
     }
 
+    /// The replicas that have to promise not to accept an entry, so that the others are too few to
+    /// recover it.
+    pub fn blocking(self) -> usize {
+        2 * self.faults + 2 - self.overlap()
+    }
+
     /// The members of any super quorum that are in any simple quorum, at least (§4).
     pub fn overlap(self) -> usize {
         self.faults.div_ceil(2) + 1
@@ -384,6 +390,8 @@ mod tests {
             let sizes = Sizes::of(replicas);
             assert_eq!(sizes.overlap(), sizes.super_quorum() + sizes.simple() - replicas);
             assert!(2 * sizes.overlap() > sizes.simple(), "more than half of those asked");
+            assert_eq!(replicas - sizes.blocking() + 1, sizes.overlap(), "the others are too few");
+            assert!(sizes.blocking() <= sizes.super_quorum());
         }
     }
 

@@ -64,7 +64,7 @@ impl State {
     /// The last cell that may have a transaction of which a client was told.
     fn last_told(&self) -> SnapshotVersion {
         let logged = self.log.last_version();
-        if self.has_fast_path() { logged.max(cell_of(self.fast.told())) } else { logged }
+        if self.has_fast_path { logged.max(cell_of(self.fast.told())) } else { logged }
     }
 }
 
@@ -159,6 +159,10 @@ impl Tiga {
         let Some(request) = fresh.asked.take_if(is_enough) else { return };
         for read in fresh.waiting.iter_mut().filter(|read| read.is_asked) {
             read.cell.get_or_insert((request.version, cx.now.at));
+        }
+        if self.state.is_divided() && self.state.has_fast_path {
+            // A replica may have replied to what is in no log.
+            self.ask_all_to_close(cx, request.version);
         }
         self.ask_for_new_reads(cx);
     }

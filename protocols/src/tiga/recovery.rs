@@ -100,6 +100,11 @@ impl State {
         let of_view = in_time.into_iter().filter(|(_, (view, _))| *view == self.log.view);
         let of_view = of_view.map(|(txn, (_, stamp))| Entry { stamp, txn }).collect();
         self.continue_fast_path(told.max(last), of_view);
+        if self.is_divided() {
+            // It may have told that it has passed a cell.
+            let passed = Stamp::last_of(self.ceiling.durable.us);
+            self.fast.promise(mutate!(PassedForgotten: passed => Stamp::ZERO));
+        }
     }
 }
 

@@ -22,6 +22,7 @@
 //! | delivery | `shards/delivery.rs` | Subscribe, Unsubscribe, Items | the rows of other shards |
 //! | retained rows | `shards/retained.rs` | Truncated | which rows nobody needs, or has room for |
 //! | checkpoint | `shards/checkpoint.rs` | Resubscribe | all that other shards may need |
+//! | fast path | `shards/fast_commit.rs` | FastReplies, Close, Closed | the result, after one round trip |
 //! | detection | `shards/detection.rs` | Items, Close | whether all logs have a transaction at one stamp |
 //! | execution | `shards/execution.rs` | Items, Outcome | every outcome |
 //! | lookup | `shards/lookup.rs` | LookupRequest, LookupReply | the footprint of a program |
@@ -42,6 +43,7 @@ mod checkpoint;
 mod delivery;
 mod detection;
 mod execution;
+mod fast_commit;
 mod lookup;
 mod retained;
 
@@ -68,6 +70,7 @@ pub(super) use checkpoint::ForOthers;
 pub(super) use delivery::decode_items;
 use detection::Lists;
 pub(super) use detection::adapted;
+pub(super) use fast_commit::{ByShard, Closing};
 use lookup::Owner;
 use retained::Retained;
 
@@ -313,6 +316,9 @@ impl Tiga {
         }
         cx.store.publish(version);
         shards.used = shards.used.split_off(&version.next());
+        // They are in the logs of all of their shards.
+        self.state.coordinator.unsettled.retain(|_, cell| *cell > version);
+        let State { commit, log, .. } = &mut self.state;
         let before = commit.published;
         // Later ones have been run when the shards were committed further, in an earlier view.
         while commit.published < commit.executed

@@ -18,7 +18,7 @@ use super::commit::Commit;
 use super::coordinator::Coordinator;
 use super::delays::Delays;
 use super::done::Done;
-use super::fast_path::FastPath;
+use super::fast_path::{FastPath, has_fast_path};
 use super::fast_replies::OwnReplies;
 use super::leading::Leading;
 use super::log::{Log, Position, ViewNumber};
@@ -31,7 +31,7 @@ use super::proximity::Proximity;
 use super::reads::Fresh;
 use super::rejoin::Replaced;
 use super::relays::Relays;
-use super::shards::Shards;
+use super::shards::{Closing, Shards};
 use super::stamp::Stamp;
 use super::stop::Stop;
 use super::transactions::Transactions;
@@ -84,8 +84,14 @@ pub(super) struct State {
     pub published: SnapshotVersion,
     /// The same of each node, as it was last told.
     pub published_by: Vec<SnapshotVersion>,
+    /// The replicas of each shard.
+    pub groups: Vec<Vec<NodeId>>,
+    /// Whether this cluster uses the fast path, in some view.
+    pub has_fast_path: bool,
     /// §3.4: the order in this view, beside the log.
     pub fast: FastPath,
+    /// With several shards: who waits for the end of which cell.
+    pub closing: Closing,
     pub own_replies: OwnReplies,
     /// `Some` while this replica is the leader of its view.
     pub leading: Option<Leading>,
@@ -150,6 +156,12 @@ pub(super) struct Counters {
     pub txns_revoked: u64,
 }
 
+/// The replicas of each shard.
+fn groups_of(cluster: &Topology) -> Vec<Vec<NodeId>> {
+    let shards = (0..cluster.partitions.shards()).map(ShardId);
+    shards.map(|shard| cluster.group(shard).nodes().to_vec()).collect()
+}
+
 impl State {
     pub(super) fn new(setup: Setup<Tiga>) -> Self {
         let shard = setup.topology.nodes[setup.me.index()].shard;
@@ -177,7 +189,10 @@ impl State {
             commit: Commit::new(n),
             published: SnapshotVersion::ZERO,
             published_by: vec![SnapshotVersion::ZERO; all],
+            groups: groups_of(&setup.topology),
+            has_fast_path: has_fast_path(&setup.topology, &setup.options),
             fast: FastPath::new(Span::from_ms(setup.options.window_ms), Stamp::ZERO),
+            closing: Closing::new(all),
             own_replies: OwnReplies::new(),
             leading: None,
             noticed: Noticed::default(),
@@ -294,7 +309,7 @@ impl State {
         assert!(self.log.base() <= *published, "only published cells are forgotten");
         assert!(*committed <= self.log.last(), "only cells of the log are committed");
         assert!(*executed <= self.log.last(), "only cells of the log are run");
-        let runs_ahead = self.leading.is_some() && self.has_fast_path();
+        let runs_ahead = self.leading.is_some() && self.has_hashes();
         assert!(*executed <= *committed || runs_ahead, "only a leader runs ahead");
         if let Some(leading) = &self.leading {
             assert!(self.is_normal(), "a leader takes part in its view");

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
@@ -159,7 +159,7 @@ impl State {
         let mut suffix = suffix.beyond(self.log.base());
         let before = self.log.version_at(suffix.after);
         let (mut floor, mut recovered) = (Stamp::ZERO, Vec::new());
-        if self.has_fast_path() {
+        if self.has_fast_path {
             let sizes = Sizes::of(self.replica.topology.node_count());
             let do_conflict = |one: TxnId, other: TxnId| {
                 self.footprint_of(one).conflicts_with(&self.footprint_of(other))
@@ -168,6 +168,7 @@ impl State {
             Rebuilt { floor, recovered, .. } = rebuilt;
         }
         let mut recovered = mutate!(RecoveredForgotten: recovered => Vec::new());
+        mutate!(RecoveredOnFirst: () => recovered.retain(|_| self.shard == ShardId(0)));
         // Followers that are behind may have accepted one at a later stamp than it is logged at.
         recovered.retain(|entry| !self.is_in(&suffix, entry.txn));
         for of_cell in recovered.chunk_by(|a, b| cell_of(a.stamp) == cell_of(b.stamp)) {
@@ -461,7 +462,8 @@ impl Tiga {
             return self.send_view_change(cx);
         }
         self.state.views.is_to_lead = self.state.is_leader() && self.state.may_begin();
-        if self.state.has_fast_path() {
+        self.state.closing.forget_asked();
+        if self.state.is_fast_view() {
             // Followers have to accept them again. Leaders get them when they tell that they lead.
             self.submit_again(cx, Resend::Before(cx.now.at));
         }

@@ -281,6 +281,24 @@ pub fn drawn(seed: u64) -> (Settings, Options) {
     (settings, options)
 }
 
+/// Runs of several shards whose leaders do not agree before the release, with the fast path. Many
+/// transactions are divided over their shards.
+pub fn drawn_fast(seed: u64) -> (Settings, Options) {
+    let (settings, options) = drawn_divided(seed);
+    let dice = &mut fastrand::Rng::with_seed(seed ^ 0xfa);
+    let nodes = [3, 3, 5][dice.usize(..3)];
+    let workload = ["list-add", "list-add", "tiga-micro"][dice.usize(..3)].to_owned();
+    let options = Options {
+        path: Path::Super,
+        approach: [Approach::Detective, Approach::Detective, Approach::Auto][dice.usize(..3)],
+        leaders: ["rotated", "auto"][dice.usize(..2)].to_owned(),
+        colocation_ms: dice.u64(..40),
+        ..options
+    };
+    let clients_per_node = [2, 6][dice.usize(..2)];
+    (Settings { nodes, workload, clients_per_node, ..settings }, options)
+}
+
 /// The same with several shards.
 pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);

@@ -35,12 +35,12 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Outcome, SqlState};
 
 use super::super::Tiga;
-use super::super::cells::{Cell, cell_of, end_of};
+use super::super::cells::Cell;
 use super::super::coordinator::{InFlight, Tries};
-use super::super::log::{Position, ViewNumber};
+use super::super::log::Position;
 use super::super::messages::Message;
 use super::super::options::Approach;
-use super::super::stamp::{Stamp, US_MAX};
+use super::super::stamp::Stamp;
 use super::super::state::State;
 use super::super::transactions::Transactions;
 use super::{OfCell, Shards};
@@ -292,10 +292,11 @@ impl Tiga {
         }
     }
 
-    /// A transaction of this node has run.
-    pub(super) fn note_in_time(&mut self, cx: &Cx<'_, Self>, txn: TxnId) {
+    /// A transaction of this node has run, or was committed by replies.
+    pub(super) fn note_ended(&mut self, cx: &Cx<'_, Self>, txn: TxnId) {
         if let Some(own) = self.state.coordinator.in_flight.remove(&txn) {
-            self.state.adapt_headroom(cx.now.at, &own, false);
+            let was_late = own.by_shard.as_ref().is_some_and(|by_shard| by_shard.is_late);
+            self.state.adapt_headroom(cx.now.at, &own, was_late);
             self.state.coordinator.in_flight.insert(txn, own);
         }
     }
@@ -349,29 +350,6 @@ impl Tiga {
         cx.resume();
     }
 
-    /// Leaders of shards that have no part in transactions of this step have to close their cells.
-    /// If leaders agree before the release, they ask each other for that.
-    pub(in super::super) fn ask_to_close(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        all: &[(ShardSet, Stamp)],
-    ) {
-        if !self.state.views.view.is_detective {
-            return;
-        }
-        let view = self.state.views.view.number;
-        for shard in (0..self.state.cluster.partitions.shards()).map(ShardId) {
-            let without = all.iter().filter(|(shards, _)| !shards.contains(shard));
-            let Some(last) = without.map(|(_, stamp)| *stamp).max() else { continue };
-            let Some(leader) = self.state.views.leader_of(shard) else { continue };
-            if leader == self.state.node {
-                self.on_close(cx, view, cell_of(last));
-            } else {
-                cx.send(leader, Message::Close { view: view.0, cell: cell_of(last) });
-            }
-        }
-    }
-
     /// The leaders of other shards have to close the cell to which this one has raised a stamp.
     pub(in super::super) fn close_raised(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leading) = &mut self.state.leading else { return };
@@ -382,28 +360,8 @@ impl Tiga {
         let view = self.state.views.view.number.0;
         for leader in self.state.views.view.leaders.clone() {
             if leader != self.state.node {
-                cx.send(leader, Message::Close { view, cell });
+                cx.send(leader, Message::Close { view, cell, is_answered: false });
             }
-        }
-    }
-
-    /// A coordinator has transactions up to a cell in which this shard has no part.
-    pub(in super::super) fn on_close(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        view: ViewNumber,
-        cell: SnapshotVersion,
-    ) {
-        if end_of(cell) > US_MAX || !self.state.is_divided() {
-            return cx.mark("tiga.malformed_notices");
-        }
-        if self.state.views.view.number != view || self.state.leading.is_none() {
-            return cx.mark("tiga.notices_of_another_view");
-        }
-        let now = self.state.clock_us(cx);
-        self.state.raise_ceiling(cx, now);
-        if let Some(leading) = &mut self.state.leading {
-            leading.note_asked(cell, false);
         }
     }
 }

@@ -193,7 +193,7 @@ impl Tiga {
         match outcome {
             ShardOutcome::Ran(result) => {
                 if self.state.views.view.is_detective {
-                    self.note_in_time(cx, txn);
+                    self.note_ended(cx, txn);
                 }
                 self.answer(cx, txn, version, result);
             }

@@ -79,7 +79,8 @@ impl Transcribed for Tiga {
             Message::Committed { view, through, .. } => {
                 format!("Committed, view {view}, through {through}")
             }
-            Message::Close { view, cell } => format!("Close, view {view}, cell {cell}"),
+            Message::Close { view, cell, .. } => format!("Close, view {view}, cell {cell}"),
+            Message::Closed { view, cell } => format!("Closed, view {view}, cell {cell}"),
             Message::Items { .. } => "Items".to_owned(),
             Message::Outcome { version, .. } => format!("Outcome in {}", version.0),
             Message::LookupRequest { .. } => "LookupRequest".to_owned(),
