@@ -24,6 +24,7 @@ mod scenarios;
 mod steps;
 mod tiga_clocks;
 mod tiga_drawn;
+mod tiga_fast;
 mod tiga_links;
 mod tiga_placed;
 mod tiga_runs;
