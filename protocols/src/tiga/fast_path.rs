@@ -78,6 +78,16 @@ impl FastPath {
         }
     }
 
+    /// The record at this position says that a transaction arrived in time.
+    pub(super) fn note_in_time(&mut self, Entry { stamp, txn }: Entry, record: LogPosition) {
+        self.unsynced.insert(txn, (stamp, record));
+    }
+
+    /// With several shards, after a restart: the replica may have told that it has passed this.
+    pub(super) fn restore_promise(&mut self, passed: Stamp) {
+        self.promise(mutate!(PassedForgotten: passed => Stamp::ZERO));
+    }
+
     /// Accepts nothing more at or below a stamp.
     pub(super) fn promise(&mut self, upto: Stamp) {
         let upto = mutate!(PassedAccepted: upto => Stamp::ZERO);
@@ -101,7 +111,7 @@ impl FastPath {
 
     /// With several shards: takes the cells of the leader's log. What is at or below them was
     /// in time, and is in them, or was not.
-    fn close(&mut self, cells: &[Cell]) {
+    pub(super) fn close(&mut self, cells: &[Cell]) {
         let Some(last) = cells.last() else { return };
         let upto = last_of(last.version);
         let logged: BTreeSet<TxnId> = entries_of(cells).map(|entry| entry.txn).collect();
@@ -160,7 +170,7 @@ impl FastPath {
     }
 
     /// A transaction arrives at a follower. Returns whether it is in time.
-    fn accept(&mut self, txn: TxnId, stamp: Stamp, footprint: Arc<Footprint>) -> bool {
+    pub(super) fn accept(&mut self, txn: TxnId, stamp: Stamp, footprint: Arc<Footprint>) -> bool {
         let is_known = self.unsynced.contains_key(&txn) || self.queue.version(txn).is_some();
         let is_taken = self.queue.is_taken(stamp.into());
         let is_in_time = !is_known && !is_taken && stamp > self.queue.floor(&footprint).into();
@@ -297,11 +307,6 @@ impl State {
             false => Arc::new(stamped.footprint(&self.registry)),
         };
         self.fast.accept(txn, stamped.stamp, footprint)
-    }
-
-    /// The record at this position says that a transaction arrived in time.
-    pub(super) fn note_in_time(&mut self, entry: Entry, record: LogPosition) {
-        self.fast.unsynced.insert(entry.txn, (entry.stamp, record));
     }
 
     /// The footprint of a transaction that this replica has.

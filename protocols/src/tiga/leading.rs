@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -18,6 +17,7 @@ use pangea_core::time::Span;
 use super::cells::{Cell, cell_of, end_of, last_of, over_at};
 use super::log::{Log, Position, Suffix};
 use super::order::{Arrival, Effects, Leader, Notice};
+use super::shards::cell_of_word;
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions::Stamped;
@@ -358,7 +358,7 @@ impl Tiga {
             cells = leading.take_cells(over);
             if is_fast && leading.is_divided {
                 // What followers have accepted up to there is not recovered.
-                end = mutate!(ClosedWithoutCell: leading.announced => end);
+                end = cell_of_word(leading.announced);
             }
         } else if is_busy && leading.is_close_due(now) && over > self.state.log.last_version() {
             // Followers know only from the log that nothing more comes before.

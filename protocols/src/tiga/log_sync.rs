@@ -196,7 +196,7 @@ impl Tiga {
         let header = transactions::encode_in_time(self.state.log.view, indices);
         let record = self.state.replica.persist_parts(cx, &kind::TRANSACTIONS, [header, bytes]);
         for (_, entry) in in_time {
-            self.state.note_in_time(entry, record);
+            self.state.fast.note_in_time(entry, record);
         }
     }
 

@@ -102,8 +102,7 @@ impl State {
         self.continue_fast_path(told.max(last), of_view);
         if self.is_divided() {
             // It may have told that it has passed a cell.
-            let passed = Stamp::last_of(self.ceiling.durable.us);
-            self.fast.promise(mutate!(PassedForgotten: passed => Stamp::ZERO));
+            self.fast.restore_promise(Stamp::last_of(self.ceiling.durable.us));
         }
     }
 }

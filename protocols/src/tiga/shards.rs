@@ -70,7 +70,7 @@ pub(super) use checkpoint::ForOthers;
 pub(super) use delivery::decode_items;
 use detection::Lists;
 pub(super) use detection::adapted;
-pub(super) use fast_commit::{ByShard, Closing};
+pub(super) use fast_commit::{ByShard, Closing, cell_of_word};
 use lookup::Owner;
 use retained::Retained;
 

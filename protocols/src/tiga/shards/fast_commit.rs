@@ -58,6 +58,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::Program;
 
 use super::super::cells::{Cell, cell_of, end_of, last_of, over_at};
+use super::super::decided::View;
 use super::super::fast_path::entries_of;
 use super::super::fast_replies::Reply;
 use super::super::hashes::PrefixHash;
@@ -93,8 +94,21 @@ pub(in super::super) struct Closing {
 }
 
 impl ByShard {
+    /// No replies of shards, which have these sizes.
+    pub(in super::super) fn new(sizes: impl Iterator<Item = (ShardId, Sizes)>) -> Self {
+        let replies = sizes.map(|(shard, sizes)| (shard, Replies::new(sizes)));
+        Self { replies: replies.collect(), is_late: false }
+    }
+
+    /// A replica of a shard has replied.
+    pub(in super::super) fn note(&mut self, shard: ShardId, from: NodeId, reply: FastReply<()>) {
+        if let Some(replies) = self.replies.get_mut(&shard) {
+            replies.on_fast_reply(from, reply);
+        }
+    }
+
     /// Whether a super quorum of each shard has the transaction at a stamp, and in which view.
-    fn committed_at(&self, stamp: Stamp) -> Option<ViewNumber> {
+    pub(in super::super) fn committed_at(&self, stamp: Stamp) -> Option<ViewNumber> {
         let of_shard = |replies: &Replies<()>| match replies.verdict() {
             Verdict::Committed { path: Path::Fast, view, stamp: at } if at == stamp => Some(view),
             _ => None,
@@ -114,6 +128,44 @@ impl Closing {
         Self { asked: BTreeMap::new(), told, waiting: BTreeMap::new() }
     }
 
+    /// A replica accepts nothing more up to a cell, in a view.
+    pub(in super::super) fn note_told(
+        &mut self,
+        from: NodeId,
+        view: ViewNumber,
+        cell: SnapshotVersion,
+    ) {
+        let told = &mut self.told[from.index()];
+        *told = (view, cell).max(*told);
+    }
+
+    /// Whether enough replicas of a shard without a part in a transaction have told, in a view,
+    /// that they accept nothing more up to a cell.
+    fn has_closed(
+        &self,
+        (group, leader): (&[NodeId], NodeId),
+        view: ViewNumber,
+        cell: SnapshotVersion,
+    ) -> bool {
+        let has_told = |node: &NodeId| {
+            let (of, upto) = self.told[node.index()];
+            of == view && upto >= cell
+        };
+        let needed = Sizes::of(group.len()).blocking();
+        let needed = mutate!(ClosedByLeader: needed => 1);
+        has_told(&leader) && group.iter().filter(|node| has_told(node)).count() >= needed
+    }
+
+    /// Whether all of these shards have closed a cell. Each is given by its replicas and its leader.
+    pub(in super::super) fn have_closed<'a>(
+        &self,
+        mut others: impl Iterator<Item = (&'a [NodeId], NodeId)>,
+        view: ViewNumber,
+        cell: SnapshotVersion,
+    ) -> bool {
+        others.all(|other| mutate!(FastWithoutOthers: self.has_closed(other, view, cell) => true))
+    }
+
     /// Another view begins.
     pub(in super::super) fn forget_asked(&mut self) {
         self.asked.clear();
@@ -123,6 +175,12 @@ impl Closing {
     fn first_asked(&self) -> Option<SnapshotVersion> {
         self.asked.values().filter_map(|cells| cells.first()).min().copied()
     }
+}
+
+/// The cell that a leader appends when it tells that nothing more comes up to a cell. What its
+/// followers have accepted in time up to there is not recovered then.
+pub(in super::super) fn cell_of_word(told: SnapshotVersion) -> SnapshotVersion {
+    mutate!(ClosedWithoutCell: told => SnapshotVersion::ZERO)
 }
 
 /// The hash in replies whose result depends on nothing before.
@@ -157,36 +215,21 @@ impl State {
             return None;
         }
         let sizes = |shard: ShardId| Sizes::of(self.groups[usize::from(shard.0)].len());
-        let replies = shards.iter().map(|shard| (shard, Replies::new(sizes(shard))));
-        Some(ByShard { replies: replies.collect(), is_late: false })
+        Some(ByShard::new(shards.iter().map(|shard| (shard, sizes(shard)))))
     }
 
-    /// Whether enough replicas of a shard without a part in a transaction have told, in a view,
-    /// that they accept nothing more up to a cell.
-    fn has_closed(&self, shard: ShardId, view: ViewNumber, cell: SnapshotVersion) -> bool {
-        let has_told = |node: &NodeId| {
-            let (of, upto) = self.closing.told[node.index()];
-            of == view && upto >= cell
-        };
-        let is_present = self.views.view.number == view;
-        let leader = self.views.leader_of(shard).filter(|_| is_present);
-        let group = &self.groups[usize::from(shard.0)];
-        let needed = Sizes::of(group.len()).blocking();
-        let needed = mutate!(ClosedByLeader: needed => 1);
-        let is_enough = || group.iter().filter(|node| has_told(node)).count() >= needed;
-        leader.is_some_and(|leader| has_told(&leader)) && is_enough()
-    }
-
-    /// Whether the leaders of the shards without a part in a transaction have closed its cell.
+    /// Whether the shards without a part in a transaction have closed its cell, in this view.
     fn have_others_closed(
         &self,
         shards: ShardSet,
         view: ViewNumber,
         cell: SnapshotVersion,
     ) -> bool {
-        let all = (0..self.cluster.partitions.shards()).map(ShardId);
-        let mut others = all.filter(|shard| !shards.contains(*shard));
-        others.all(|shard| mutate!(FastWithoutOthers: self.has_closed(shard, view, cell) => true))
+        let View { number, leaders, .. } = &self.views.view;
+        let all = (0..).map(ShardId).zip(&self.groups).zip(leaders);
+        let others = all.filter(|((shard, _), _)| !shards.contains(*shard));
+        let others = others.map(|((_, group), leader)| (&group[..], *leader));
+        *number == view && self.closing.have_closed(others, view, cell)
     }
 
     /// §3.3: the leader replies for transactions of cells that it has just added to its log.
@@ -377,8 +420,7 @@ impl Tiga {
             return cx.mark("tiga.malformed_notices");
         }
         let closing = &mut self.state.closing;
-        let told = &mut closing.told[from.index()];
-        *told = (view, cell).max(*told);
+        closing.note_told(from, view, cell);
         let due: Vec<TxnId> =
             closing.waiting.range(..=last_of(cell)).map(|(_, txn)| *txn).collect();
         due.into_iter().for_each(|txn| self.commit_if_fast(cx, txn));
@@ -395,10 +437,9 @@ impl Tiga {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(by_shard) = &mut own.by_shard else { return };
-        let Some(replies) = by_shard.replies.get_mut(&shard) else { return };
         by_shard.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
         let result = result.map(|_| ());
-        replies.on_fast_reply(from, FastReply { view, stamp, prefix, result });
+        by_shard.note(shard, from, FastReply { view, stamp, prefix, result });
         self.commit_if_fast(cx, txn);
     }
 
