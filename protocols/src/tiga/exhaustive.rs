@@ -1,10 +1,11 @@
 //! Every order of events that the leaders of a few shards can see, with a few transactions. The
-//! replicas of one shard are in `replication.rs`.
+//! replicas of one shard are in `replication.rs`, and those of several in `divided.rs`.
 //!
 //! Each [`Case`] is searched without a bug, and must be clean. With each planted bug, a violation
 //! must be found.
 
 mod cases;
+mod divided;
 mod replication;
 mod search;
 mod world;
