@@ -2,7 +2,7 @@
 //! clocks. Also for runs with planted bugs.
 
 use pangea_core::time::Span;
-use pangea_protocols::tiga::{Options, Ordering, Path};
+use pangea_protocols::tiga::{Approach, Options, Ordering, Path};
 use pangea_sim::Settings;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::faults::{Fault, Rule, Target};
@@ -145,8 +145,13 @@ pub fn bounded(seed: u64, is_right: bool) -> (Settings, Options) {
 /// Runs of two shards whose leaders are 40 ms apart, with good clocks and without faults.
 pub fn apart(order: Ordering) -> (Settings, Options) {
     let one_way = (0..3).map(|from| (0..3).map(|to| if from == to { 0 } else { 40 }).collect());
-    let options =
-        Options { leaders: "rotated".to_owned(), order, clock_error_ms: 2, ..Options::default() };
+    let options = Options {
+        leaders: "rotated".to_owned(),
+        approach: Approach::Preventive,
+        order,
+        clock_error_ms: 2,
+        ..Options::default()
+    };
     let clocks = ClockBounds { offset_max: Span::from_us(100), drift_ppm_max: 10 };
     let one_way = Some(one_way.collect());
     (Settings { shards: 2, one_way, clocks, ..settings(5, "register") }, options)
