@@ -58,6 +58,19 @@ pub fn moved_once(shards: u16) -> (Settings, Options) {
     (settings, options)
 }
 
+/// Runs whose first leaders are in a region that is 75 ms from the two others. These are 20 ms apart.
+pub fn remote(shards: u16) -> (Settings, Options) {
+    let one_way = vec![vec![0, 75, 75], vec![75, 0, 20], vec![75, 20, 0]];
+    let settings = Settings {
+        shards,
+        one_way: Some(one_way),
+        clients_per_node: 8,
+        duration: Span::from_ms(10_000),
+        ..settings(8, "list-append")
+    };
+    (settings, Options { move_ms: 1_000, ..Options::default() })
+}
+
 /// Runs whose clocks are wild: they jump forward by an hour or back over a restart by a quarter of
 /// one, or stand still.
 pub fn wild(seed: u64) -> (Settings, Options) {
