@@ -7,6 +7,7 @@ use std::path::Path;
 use pangea_baselines::free_ports;
 use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::partition::Partitions;
+use pangea_node::clock::ClockConfig;
 use pangea_node::config::{
     Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
 };
@@ -47,6 +48,8 @@ pub struct Plan {
     pub round_trips: Vec<RoundTrip>,
     /// The maximum additional random delay of each frame, in milliseconds.
     pub jitter_ms: f64,
+    /// The errors of the nodes' clocks, if they are emulated.
+    pub clock: Option<ClockConfig>,
     /// When a record counts as durable.
     pub durability: Durability,
     /// The keys of each node with a number.
@@ -85,6 +88,8 @@ struct File<'a> {
     partitions: Option<PartitionsConfig>,
     #[serde(skip_serializing_if = "<[RoundTrip]>::is_empty")]
     round_trips: &'a [RoundTrip],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock: Option<ClockConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wan: Option<WanConfig>,
 }
@@ -149,6 +154,7 @@ impl Plan {
             caches: 0,
             round_trips,
             jitter_ms: 0.0,
+            clock: None,
             durability: Durability::default(),
             // Most clusters are deleted when they stop.
             tuning: Tuning { workers: workers(regions.len()), stop_s: 0, ..Tuning::default() },
@@ -329,6 +335,7 @@ impl Plan {
             nodes: &nodes,
             partitions: (shards > 1).then(|| PartitionsConfig::of(&self.partitions)),
             round_trips: &self.round_trips,
+            clock: self.clock,
             wan: is_emulated
                 .then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
         };

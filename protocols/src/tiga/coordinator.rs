@@ -146,7 +146,7 @@ impl Tiga {
     ) {
         let now = self.state.clock_us(cx);
         let by_shard = self.state.no_replies_of_shards(&program, footprint.is_some(), shards);
-        let delay = self.time_to_arrive(shards, by_shard.is_some());
+        let delay = self.time_to_arrive(shards, by_shard.is_some(), cx.now.at);
         let delay = delay + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
@@ -262,31 +262,52 @@ impl Tiga {
 
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self, shards: ShardSet, is_fast: bool) -> i64 {
+    fn time_to_arrive(&self, shards: ShardSet, is_fast: bool, now: Timestamp) -> i64 {
         let State { options, views, .. } = &self.state;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
-        let to_leader = leaders.map(|leader| self.delay_to(leader)).max().unwrap_or(0);
+        let to_leader = leaders.map(|leader| self.delay_to(leader, now)).max().unwrap_or(0);
         let has_hashes = self.state.has_hashes();
         if !is_fast && !has_hashes {
             return to_leader;
         }
-        let to_quorums = shards.iter().map(|shard| self.delay_to_super_quorum(shard));
+        let to_quorums = shards.iter().map(|shard| self.delay_to_super_quorum(shard, now));
         let headroom = if has_hashes { Span::from_ms(options.headroom_ms) } else { Span::ZERO };
         to_quorums.max().unwrap_or(0).max(to_leader) + headroom.us as i64
     }
 
     /// How long a message to each of the nearest super quorum of a shard takes.
-    fn delay_to_super_quorum(&self, shard: ShardId) -> i64 {
+    fn delay_to_super_quorum(&self, shard: ShardId, now: Timestamp) -> i64 {
         let group = &self.state.groups[usize::from(shard.0)];
-        let mut delays: Vec<i64> = group.iter().map(|node| self.delay_to(*node)).collect();
+        let mut delays: Vec<i64> = group.iter().map(|node| self.delay_to(*node, now)).collect();
         delays.sort_unstable();
         delays[Sizes::of(delays.len()).super_quorum() - 1]
     }
 
-    /// How long a message to a replica takes, by both clocks, in microseconds: negative if its
-    /// clock is behind by more.
-    fn delay_to(&self, node: NodeId) -> i64 {
+    /// How long a transaction takes to a replica: if that does not hear this node, another replica
+    /// of its shard hands the transaction on.
+    fn delay_to(&self, node: NodeId, now: Timestamp) -> i64 {
+        let State { cluster, node: here, .. } = &self.state;
+        let direct = self.delay_of_link(node);
+        if node == *here || self.state.are_linked(*here, node, now) {
+            return direct;
+        }
+        let shard = |node: NodeId| cluster.nodes[node.index()].shard;
+        let is_relay = |other: &NodeId| {
+            shard(*other) == shard(node)
+                && ![*here, node].contains(other)
+                && self.state.are_linked(*here, *other, now)
+        };
+        let relays = cluster.node_ids().filter(is_relay);
+        let by = |relay: NodeId| {
+            self.delay_of_link(relay) + cluster.one_way_between(relay, node).us as i64 + FLUSH_US
+        };
+        relays.map(by).min().map_or(direct, |by_relay| by_relay.max(direct))
+    }
+
+    /// How long a message to a node takes, by both clocks, in microseconds: negative if its clock
+    /// is behind by more.
+    fn delay_of_link(&self, node: NodeId) -> i64 {
         let State { cluster, node: here, delays, .. } = &self.state;
         if node == *here {
             return 0;
@@ -419,6 +440,9 @@ impl Tiga {
         cx.reply(done.ticket, outcome);
     }
 }
+
+/// How long a replica needs until a transaction that it hands on is on its disk, in microseconds.
+const FLUSH_US: i64 = 5_000;
 
 /// No measured delay counts as longer than this, in microseconds.
 const MOST_DELAY_US: i64 = 1_000_000;

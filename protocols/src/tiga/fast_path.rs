@@ -229,8 +229,7 @@ pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
 
 /// Whether a cluster with these settings uses the fast path, in some view.
 pub(super) fn has_fast_path(cluster: &Topology, options: &Options) -> bool {
-    let is_one = cluster.partitions.shards() == 1;
-    options.path == Path::Super && is_fast_possible(cluster) && (is_one || options.may_detect())
+    options.path == Path::Super && is_fast_possible(cluster)
 }
 
 impl State {

@@ -6,7 +6,7 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use super::fast_path::{has_fast_path, is_fast_possible};
+use super::fast_path::is_fast_possible;
 use super::order::Order;
 use super::placement::Preference;
 use crate::inputs::within;
@@ -89,9 +89,9 @@ pub enum Ordering {
 #[serde(rename_all = "kebab-case")]
 pub enum Approach {
     /// Before the release if they are near each other, and after it otherwise. Each view decides.
+    #[default]
     Auto,
     /// Before they release them.
-    #[default]
     Preventive,
     /// After that: their logs show whether all of them have used one stamp.
     Detective,
@@ -125,7 +125,7 @@ impl Default for Options {
             future_max_ms: 1_000,
             leaders: AUTO.to_owned(),
             move_ms: 5_000,
-            approach: Approach::Preventive,
+            approach: Approach::Auto,
             colocation_ms: 10,
             order: Ordering::Watermarks,
             clock_error_ms: 0,
@@ -221,12 +221,6 @@ impl Options {
         Ok(())
     }
 
-    /// Whether leaders may release transactions before they agree, in some view. Nodes of a region
-    /// then compare the logs of their shards before they run a cell.
-    pub(super) fn may_detect(&self) -> bool {
-        self.approach != Approach::Preventive
-    }
-
     /// The rule by which the leaders of a cluster release transactions.
     pub(super) fn rule(&self, topology: &Topology, is_detective: bool) -> Order {
         match self.order {
@@ -245,12 +239,13 @@ impl Options {
             let why = "tiga.order = \"bounded\" has no effect without partitions".to_owned();
             warnings.push(why);
         }
-        if self.path == Path::Simple || has_fast_path(topology, self) {
-            return warnings;
-        }
+        let is_divided = topology.partitions.shards() > 1;
+        let agrees_first = is_divided && self.approach == Approach::Preventive;
         let why = match is_fast_possible(topology) {
-            true => "with partitions it needs another approach than \"preventive\"",
+            _ if self.path == Path::Simple => return warnings,
             false => "it needs an odd number of replicas, from 3 on",
+            true if agrees_first => "with partitions it needs another approach than \"preventive\"",
+            true => return warnings,
         };
         let what = "tiga.path = \"super\" has no effect";
         warnings.push(format!("{what}: {why}. Commits are as with \"simple\""));

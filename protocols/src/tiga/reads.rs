@@ -160,7 +160,7 @@ impl Tiga {
         for read in fresh.waiting.iter_mut().filter(|read| read.is_asked) {
             read.cell.get_or_insert((request.version, cx.now.at));
         }
-        if self.state.is_divided() && self.state.has_fast_path {
+        if self.state.is_divided() && self.state.is_fast_view() {
             // A replica may have replied to what is in no log.
             self.ask_all_to_close(cx, request.version);
         }

@@ -8,7 +8,9 @@ use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
 use pangea_protocols::tiga::{Approach, Message, Options, Path, Tiga};
 use pangea_sim::predict::costs::kinds;
-use pangea_sim::predict::{ArrivalModel, Cores, Costs, Line, Loaded, Prediction, Settings, predict};
+use pangea_sim::predict::{
+    ArrivalModel, Cores, Costs, Line, Loaded, Prediction, Settings, predict,
+};
 
 /// Three shards whose leaders are in three regions, 25 ms from each other, with one client in each.
 /// Each transaction increments a counter of each shard.

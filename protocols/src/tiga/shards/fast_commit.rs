@@ -211,6 +211,13 @@ impl State {
         shards: ShardSet,
     ) -> Option<ByShard> {
         let is_fast = self.is_divided() && self.is_fast_view();
+        let is_here = |node: &&NodeId| **node == self.node || self.is_up[node.index()];
+        let are_there = |shard: ShardId| {
+            let group = &self.groups[usize::from(shard.0)];
+            group.iter().filter(is_here).count() >= Sizes::of(group.len()).super_quorum()
+        };
+        // Otherwise its stamp need not be later.
+        let is_fast = is_fast && shards.iter().all(are_there);
         if !is_fast || !self.is_divided_program(program, has_found, shards) {
             return None;
         }

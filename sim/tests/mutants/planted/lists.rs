@@ -96,7 +96,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::RunTwice,
     Bug::RejoinedVotes,
     Bug::StartAfterOther,
-    Bug::StartUnverified,
     Bug::SettledAlone,
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,

@@ -151,9 +151,8 @@ impl Replica {
         taken.values().for_each(|txn| lead.order.forget(*txn));
         let taken: Vec<(TxnId, Stamp)> = taken.into_iter().map(|(at, txn)| (txn, at)).collect();
         let cells = taken.chunk_by(|a, b| cell_of(a.1) == cell_of(b.1));
-        let mut cells: Vec<Cell> = cells
-            .map(|txns| Cell { version: cell_of(txns[0].1), txns: txns.to_vec() })
-            .collect();
+        let mut cells: Vec<Cell> =
+            cells.map(|txns| Cell { version: cell_of(txns[0].1), txns: txns.to_vec() }).collect();
         let end = cell_of_word(over);
         if end > cells.last().map_or(last, |cell| cell.version) {
             cells.push(Cell { version: end, txns: Vec::new() });

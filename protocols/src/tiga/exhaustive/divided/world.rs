@@ -247,7 +247,8 @@ impl World {
     /// A replica answers a coordinator that waits for the end of a cell.
     fn tell_closed(&mut self, shard: usize, index: usize) {
         let of_others = |own: &&Own| !own.of.shards.contains(ShardId(shard as u16));
-        let asked: Vec<Stamp> = self.txns.iter().filter(of_others).map(|own| own.of.stamp).collect();
+        let asked: Vec<Stamp> =
+            self.txns.iter().filter(of_others).map(|own| own.of.stamp).collect();
         for stamp in asked {
             if let Some(cell) = self.replicas[shard][index].tell_closed(cell_of(stamp)) {
                 self.send(shard, index, ToCoordinator::Closed { cell });
@@ -258,7 +259,8 @@ impl World {
     /// A leader appends what is over, and replies.
     fn close(&mut self, shard: usize, index: usize) {
         let cells = self.replicas[shard][index].close();
-        let Replica { view, clock, ref log, shard: of, ref leads, .. } = self.replicas[shard][index];
+        let Replica { view, clock, ref log, shard: of, ref leads, .. } =
+            self.replicas[shard][index];
         if leads.is_none() {
             return;
         }
@@ -335,6 +337,7 @@ impl World {
             let best = drawn.iter().map(|index| &group[*index]);
             let best = best.max_by_key(|it| (it.view, it.log.len())).expect("there are some");
             let rebuilt = rebuild(sizes, &reports, |_, _| false);
+            let before = SnapshotVersion::ZERO;
             let mut cells = best.log.clone();
             self.seen.recovered += rebuilt.recovered.len();
             let of_cell = |a: &Entry, b: &Entry| cell_of(a.stamp) == cell_of(b.stamp);
@@ -344,9 +347,9 @@ impl World {
             }
             leaders.push(group[drawn[0]].node);
             let suffix = Suffix { view: next, after: Position(0), cells };
-            proposals.push(Proposal { suffix, floor: rebuilt.floor, ..Proposal::default() });
+            proposals.push(Proposal { suffix, before, floor: rebuilt.floor });
         }
-        let logs = verify(&proposals, true);
+        let logs = verify(&proposals);
         self.starts = logs.into_iter().map(|suffix| suffix.cells).collect();
         self.view = next;
         self.leaders.insert(next, leaders);
