@@ -106,6 +106,8 @@ enum Profile {
     Drawn,
     /// The same with several shards. For Tiga.
     DrawnDivided,
+    /// The same with the fast path, and leaders that do not agree first. For Tiga.
+    DrawnFast,
     /// Like [`Profile::Away`] with two shards. For Tiga.
     AwayDivided,
     /// Like [`Profile::Replaced`] with two shards. For Tiga.
@@ -422,6 +424,7 @@ impl Under {
                     Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
                     Profile::Upgraded => tiga_drawn::upgraded(settings.seed),
                     Profile::DrawnDivided => tiga_drawn::drawn_divided(settings.seed),
+                    Profile::DrawnFast => tiga_drawn::drawn_fast(settings.seed),
                     Profile::AwayDivided => tiga_drawn::away_divided(settings.seed),
                     Profile::ReplacedDivided => tiga_drawn::replaced_divided(settings.seed),
                     Profile::UpgradedDivided => tiga_drawn::upgraded_divided(settings.seed),

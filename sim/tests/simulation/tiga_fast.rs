@@ -55,3 +55,26 @@ fn a_commit_takes_one_round_trip_although_leaders_are_apart() {
     assert!(replies.p50 < 55.0, "{replies:?}");
     assert!(logs.p50 > 75.0, "{logs:?}");
 }
+
+#[test]
+fn divided_transactions_keep_their_guarantee_on_the_fast_path_under_faults() {
+    let marks = ["tiga.fast_commit_of_shards", "tiga.late_at_follower", "tiga.recovered"];
+    let mut marks = marks.map(|mark| (mark, 0));
+    for seed in 0..30 {
+        let (settings, options) = drawn_fast(seed);
+        let report = clean::<Tiga>(&settings, &options);
+        marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
+    }
+    assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
+}
+
+#[test]
+fn the_fast_path_over_shards_loses_nothing_with_checkpoints_lost_disks_and_stops() {
+    let mut fast = 0;
+    for seed in 0..18 {
+        let (settings, options) = aimed_fast(seed);
+        let report = clean::<Tiga>(&settings, &options);
+        fast += report.counts.mark("tiga.fast_commit_of_shards");
+    }
+    assert!(fast > 0);
+}

@@ -32,7 +32,7 @@ const CASES: [Case; 3] = [
 #[test]
 fn nothing_that_is_answered_over_several_shards_is_lost_or_overtaken() {
     for case in CASES {
-        let (seen, found) = walks(case, if IS_LARGE { 1_000_000 } else { 10_000 });
+        let (seen, found) = walks(case, if IS_LARGE { 1_000_000 } else { 20_000 });
         println!("{case:?}: {seen:?}");
         assert_eq!(found, None, "{case:?}");
         let least = seen.fast.min(seen.by_logs).min(seen.recovered).min(seen.void);
@@ -56,7 +56,7 @@ fn each_planted_bug_of_the_fast_path_over_shards_is_found() {
     ];
     for (bug, case) in bugs {
         let planted = Planted::new(Some(bug));
-        let (seen, found) = walks(case, 3_000_000);
+        let (seen, found) = walks(case, 300_000);
         drop(planted);
         println!("{bug}: {found:?} after {seen:?}");
         assert!(found.is_some(), "{bug}");

@@ -87,6 +87,9 @@ pub const OF_GEOGAUSS: &[Bug] = &[
 
 /// Bugs in Tiga, which are planted in runs with its own settings.
 pub const OF_TIGA: &[Bug] = &[
+    Bug::FastOnOneShard,
+    Bug::FastAtRaised,
+    Bug::RecoveredOnFirst,
     Bug::RecoveredForgotten,
     Bug::ViewOfFewer,
     Bug::ShortestLog,
@@ -131,6 +134,11 @@ pub const OF_SEARCH: &[Bug] = &[
     Bug::BoundedClockNoFloor,
     Bug::BoundedErrorIgnored,
     Bug::MarksOfInvolvedOnly,
+    Bug::FastWithoutOthers,
+    Bug::ClosedByLeader,
+    Bug::PassedAccepted,
+    Bug::PassedForgotten,
+    Bug::ClosedWithoutCell,
     Bug::PrefixWithoutStamp,
     Bug::PrefixIsShallow,
     Bug::SimpleQuorumIsFast,

@@ -17,6 +17,7 @@ impl Profile {
             | Bug::VoidRun
             | Bug::ListsIncomplete
             | Bug::PlacesForgotten => &[Self::DrawnDivided],
+            Bug::FastOnOneShard | Bug::FastAtRaised | Bug::RecoveredOnFirst => &[Self::DrawnFast],
             Bug::EndPublished => &[Self::DrawnDivided, Self::UpgradedDivided],
             Bug::RetainedForgotten
             | Bug::OutcomesForgotten
