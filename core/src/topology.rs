@@ -1,5 +1,7 @@
 //! The topology of a cluster: its nodes, their locations, and the delays between them.
 
+mod replicas;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{NodeId, RegionId, ShardId};
 use crate::partition::Partitions;
 use crate::time::Span;
+pub use replicas::Replicas;
 
 /// The cluster as configured. The same on every node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,6 +21,7 @@
 use std::str::FromStr;
 
 use pangea_core::time::Span;
+use pangea_core::topology::Replicas;
 use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,7 @@ struct Given {
     workload: Option<String>,
     nodes: Option<usize>,
     partitions: Option<u16>,
+    replicas: Option<String>,
     caches: Option<usize>,
     clients: Option<usize>,
     ms: Option<u64>,
@@ -86,6 +88,7 @@ impl Scenario {
             workload: Some(settings.workload.clone()),
             nodes: Some(settings.nodes),
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
+            replicas: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
             caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
@@ -169,7 +172,12 @@ impl Scenario {
             let why = format!("partitions = {shards}: must be from 1 to 8");
             return Err(self.wrong("partitions", why));
         }
-        let node_count = nodes * usize::from(shards);
+        let replicas = match &self.given.replicas {
+            Some(text) => Some(self.replicas(text, nodes, shards)?),
+            None => settings.replicas.clone(),
+        };
+        let node_count =
+            Settings { nodes, shards, replicas: replicas.clone(), ..settings.clone() }.node_count();
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
             let why = format!("workload = {name:?}: unknown workload; known: {names}");
@@ -199,6 +207,7 @@ impl Scenario {
         Ok(Settings {
             nodes,
             shards,
+            replicas,
             caches: self.given.caches.unwrap_or(settings.caches),
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
@@ -222,6 +231,16 @@ impl Scenario {
             real_time: self.parsed("real_time", real_time, settings.real_time)?,
             ..settings
         })
+    }
+
+    fn replicas(&self, text: &str, nodes: usize, shards: u16) -> Result<Replicas, String> {
+        let regions = Settings { nodes, ..Settings::default() }.topology().regions;
+        let replicas = Replicas::parse(text, &regions);
+        let replicas = replicas.and_then(|replicas| match replicas.shards() {
+            found if found == usize::from(shards) => Ok(replicas),
+            found => Err(format!("replicas of {found} shards, and partitions = {shards}")),
+        });
+        replicas.map_err(|why| self.wrong("replicas", why))
     }
 
     /// Returns the given value, or else the default.

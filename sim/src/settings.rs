@@ -8,7 +8,7 @@ use std::str::FromStr;
 use pangea_core::guarantee::{Guarantee, Isolation};
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
-use pangea_core::topology::Topology;
+use pangea_core::topology::{Replicas, Topology};
 use pangea_core::workload::{self, InvalidSettings, Workload};
 
 use crate::clock::ClockBounds;
@@ -42,8 +42,11 @@ pub struct Settings {
     pub is_drawn: bool,
     /// The number of nodes, each in its own region; with several shards, the number of regions.
     pub nodes: usize,
-    /// The number of shards of the partitioned tables; each region has one node for each shard.
+    /// The number of shards of the partitioned tables; each region has one node for each shard,
+    /// unless `replicas` says otherwise.
     pub shards: u16,
+    /// The regions that have a replica of each shard, if some lack one.
+    pub replicas: Option<Replicas>,
     /// The number of caches of each node.
     pub caches: usize,
     /// The workload: one of `pangea_core::workload::NAMES`.
@@ -140,6 +143,7 @@ impl Default for Settings {
             is_drawn: false,
             nodes: 3,
             shards: 1,
+            replicas: None,
             caches: 0,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
@@ -251,7 +255,10 @@ impl Settings {
 
     /// The total number of nodes.
     pub fn node_count(&self) -> usize {
-        self.nodes * usize::from(self.shards)
+        match &self.replicas {
+            Some(replicas) => replicas.places(self.nodes).len(),
+            None => self.nodes * usize::from(self.shards),
+        }
     }
 
     /// The cluster's topology with each node in its own region; the world draws the delays.
@@ -310,6 +317,9 @@ impl Settings {
         write!(f, "--seed {seed} --workload {workload} --nodes {nodes}")?;
         if self.shards > 1 {
             write!(f, " --partitions {}", self.shards)?;
+        }
+        if let Some(replicas) = &self.replicas {
+            write!(f, " --replicas {}", replicas.text(&self.topology().regions))?;
         }
         if self.caches > 0 {
             write!(f, " --caches {}", self.caches)?;

@@ -29,7 +29,7 @@ use super::commit::Commit;
 use super::decided::{Decided, View};
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
-use super::placement::{Fitness, Plans, place};
+use super::placement::{Fitness, Links, Plans, place};
 use super::rebuild::Report;
 use super::state::State;
 use super::verification::{Proposal, verify};
@@ -299,14 +299,28 @@ impl State {
             let is_sound = is_sound && !told.is_leaving && self.can_be_followed(node, now);
             self.is_fit(node, now).then_some(Fitness { is_sound, last: told.last })
         };
-        let are_linked = |one, other| self.are_linked(one, other, now);
-        place(&self.cluster, self.preference(), present, fitness, are_linked)
+        let links = Links {
+            are_linked: |one, other| self.are_linked(one, other, now),
+            round_trip_us: |one, other| self.round_trip_us(one, other),
+        };
+        place(&self.cluster, &self.preference(), present, fitness, &links)
     }
 
     /// Whether a replica can lead a view that begins now.
     fn is_fit(&self, node: NodeId, now: Timestamp) -> bool {
         let Kept { is_over, replaced_after, .. } = self.told_by(node).kept;
         self.is_heard(node, now) && !is_over && replaced_after.is_none()
+    }
+
+    /// Whether this replica of the first shard is the nearest one to a node.
+    fn is_nearest_to(&self, node: NodeId) -> bool {
+        let region = |node: NodeId| self.cluster.nodes[node.index()].region;
+        let distance = |replica: &NodeId| {
+            let is_far = region(*replica) != region(node);
+            (is_far, self.cluster.one_way_between(*replica, node), *replica)
+        };
+        let deciding = self.cluster.node_ids().filter(|it| self.does_decide(*it));
+        deciding.min_by_key(distance) == Some(self.node)
     }
 
     /// Whether a node is a replica of the first shard: one of those that decide views.
@@ -485,7 +499,7 @@ impl Tiga {
         // It may not hear those that tell it usually.
         let mut unheard = self.state.relays.unheard_by(to);
         let is_near =
-            of(*node).region == of(to).region || unheard.any(|it| self.state.does_decide(it));
+            self.state.is_nearest_to(to) || unheard.any(|it| self.state.does_decide(it));
         let is_manager = presence.is_ready && views.driver.agreement().is_leader();
         if !is_near && !is_manager || views.view.number == ViewNumber(0) {
             return;

@@ -164,13 +164,18 @@ impl<P: Protocol> World<P> {
             if !P::PARTITIONED {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
-            topology = topology.divided(workload.partitions(settings.shards));
+            let partitions = workload.partitions(settings.shards);
+            topology = match &settings.replicas {
+                Some(replicas) => topology.placed(partitions, replicas)?,
+                None => topology.divided(partitions),
+            };
         }
         let Some(levels) = settings.isolation.granted(P::isolations(options)) else {
             let (name, level) = (P::NAME, settings.isolation);
             return Err(format!("protocol {name:?} does not offer {level} with these settings"));
         };
         topology.check_caches(P::NAME, P::CACHES)?;
+        topology.check_replicas(P::NAME, P::PARTIAL)?;
         P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
