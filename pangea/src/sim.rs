@@ -13,6 +13,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::time::Span;
+use pangea_core::topology::Replicas;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
@@ -40,10 +41,11 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
 /// another one, which a swarm may be given.
-const IN_SCENARIOS: [&str; 15] = [
+const IN_SCENARIOS: [&str; 16] = [
     "workload",
     "nodes",
     "partitions",
+    "replicas",
     "caches",
     "clients",
     "ms",
@@ -162,6 +164,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas: Option<String>,
     /// Number of caches of each node; requires a protocol that has them
     #[arg(long, value_name = "N", default_value_t = Settings::default().caches)]
     caches: usize,
@@ -297,12 +303,18 @@ impl Arguments {
             return Err(Failure::Usage(message));
         }
         let default = Settings::default();
+        let replicas = self.replicas.as_ref().map(|text| {
+            let regions = Settings { nodes: self.nodes, ..Settings::default() }.topology().regions;
+            Replicas::parse(text, &regions)
+                .map_err(|why| Failure::Usage(format!("--replicas: {why}")))
+        });
         Ok(Settings {
             is_drawn: self.swarm,
             seed: self.seed.unwrap_or(default.seed),
             scenario: None,
             nodes: self.nodes,
             shards: self.partitions,
+            replicas: replicas.transpose()?,
             caches: self.caches,
             workload: self.workload.clone(),
             clients_per_node: self.clients,

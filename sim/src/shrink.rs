@@ -127,7 +127,9 @@ impl<P: Protocol> Search<'_, '_, P> {
             |s| match s.replicas {
                 // They name regions.
                 Some(_) => s.clone(),
-                None => Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() },
+                None => {
+                    Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() }
+                }
             },
             |s| Settings { shards: (s.shards - 1).max(1), ..s.clone() },
             |s| Settings { duration: Span::from_ms(s.duration.us / 2_000), ..s.clone() },

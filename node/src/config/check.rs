@@ -273,32 +273,30 @@ fn checked_shard(
     Err(source.error(Some(shard.span()), message))
 }
 
-/// If tables are partitioned, each region must have one node for each shard.
+/// If tables are partitioned, each shard must have a node, and at most one in a region. Whether a
+/// region may lack some shards depends on the protocol.
 fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
-    let shards = nodes.iter().map(|node| node.shard.0 + 1).max().unwrap_or(1);
+    let tables = || nodes.iter().filter(|node| node.cache_of.is_none());
+    let shards = tables().map(|node| node.shard.0 + 1).max().unwrap_or(1);
     if shards == 1 {
         return Ok(());
     }
-    let regions: BTreeSet<&String> = nodes.iter().map(|node| &node.region).collect();
-    for region in regions {
-        for shard in 0..shards {
-            let is_it = |node: &&NodeConfig| node.region == *region && node.shard.0 == shard;
-            let ids: Vec<_> = nodes.iter().filter(is_it).map(|node| node.id.0).collect();
-            match ids[..] {
-                [_] => {}
-                [] => {
-                    return Err(format!(
-                        "[[nodes]]: region {region:?} has no node with shard = {shard}; each \
-                         region needs one node for each of the {shards} shards"
-                    ));
-                }
-                [first, second, ..] => {
-                    return Err(format!(
-                        "[[nodes]]: nodes {first} and {second} of region {region:?} both have \
-                         shard = {shard}; each region needs exactly one node for each shard"
-                    ));
-                }
+    for shard in 0..shards {
+        let mut regions = BTreeMap::new();
+        for node in tables().filter(|node| node.shard.0 == shard) {
+            let (region, id) = (&node.region, node.id.0);
+            if let Some(first) = regions.insert(region, id) {
+                return Err(format!(
+                    "[[nodes]]: nodes {first} and {id} of region {region:?} both have shard = \
+                     {shard}; a region has at most one node for each shard"
+                ));
             }
+        }
+        if regions.is_empty() {
+            return Err(format!(
+                "[[nodes]]: no node has shard = {shard}, although one has shard = {}",
+                shards - 1
+            ));
         }
     }
     Ok(())

@@ -193,8 +193,8 @@ fn shards_that_cant_be_are_named() {
     for (good, bad, message) in [
         (
             "region = \"b\", shard = 1",
-            "region = \"b\", shard = 2",
-            "\"a\" has no node with shard = 2",
+            "region = \"b\", shard = 3",
+            "no node has shard = 2, although one has shard = 3",
         ),
         ("region = \"b\", shard = 1", "region = \"b\"", "nodes 2 and 3 of region \"b\" both"),
         (
@@ -215,6 +215,15 @@ fn shards_that_cant_be_are_named() {
         let error = Config::parse("node.toml", &DIVIDED.replace(good, bad)).expect_err(bad);
         assert!(error.to_string().contains(message), "{bad}: {error}");
     }
+}
+
+#[test]
+fn a_region_may_lack_a_shard_if_the_protocol_permits_it() {
+    let text = DIVIDED.replace("region = \"b\", shard = 1", "region = \"b\", shard = 2");
+    let topology = Config::parse("node.toml", &text).unwrap().topology();
+    assert_eq!(topology.node_at(RegionId(0), ShardId(2)), None);
+    let why = topology.check_replicas("calvin", false).unwrap_err();
+    assert!(why.contains("region \"a\" has no node with shard = 2"), "{why}");
 }
 
 /// If someone forgot the shards, two nodes of a region silently became two copies of all data.

@@ -165,6 +165,10 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas: Option<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]
     caches: bool,
@@ -276,6 +280,7 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
+        let plan = plan.placed(self.replicas.as_deref())?;
         if self.caches && self.via == Via::Process {
             let message = "--caches: caches are separate processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));

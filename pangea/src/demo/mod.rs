@@ -77,6 +77,10 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas: Option<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]
     caches: bool,
@@ -115,6 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
+    let plan = plan.placed(arguments.replicas.as_deref())?;
     let plan = Plan { caches: arguments.caches.into(), ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;

@@ -105,9 +105,8 @@ fn round_trip_us(topology: &Topology, one: RegionId, other: RegionId) -> u64 {
 /// them there, or in the nearest region with all shards, or else each as near as possible.
 pub(super) fn homes_near(topology: &Topology, home: RegionId) -> Vec<RegionId> {
     let regions = || (0..topology.regions.len() as u16).map(RegionId);
-    let distance = |region: &RegionId| {
-        (*region != home, round_trip_us(topology, home, *region), *region)
-    };
+    let distance =
+        |region: &RegionId| (*region != home, round_trip_us(topology, home, *region), *region);
     let shards = (0..topology.partitions.shards()).map(ShardId);
     if let Some(whole) = regions().filter(|it| topology.is_whole(*it)).min_by_key(distance) {
         return shards.map(|_| whole).collect();
@@ -263,11 +262,13 @@ pub(super) fn place(
         }
         Some(leaders)
     };
+    let shard_count = usize::from(topology.partitions.shards());
+    let is_any_whole = topology.nodes.iter().any(|it| sound_in(it.region) == shard_count);
     let spread = |leaders: &[NodeId]| {
-        let is_wanted = are_homes_sound && preference.score(topology, leaders) == 2;
+        let is_wanted = is_rotated || are_homes_sound && preference.score(topology, leaders) == 2;
         let pairs = leaders.iter().flat_map(|one| leaders.iter().map(|other| (*one, *other)));
         let longest = pairs.map(|(one, other)| distance(one, other)).max();
-        longest.filter(|_| !is_rotated && !is_wanted).unwrap_or_default()
+        longest.filter(|_| !is_any_whole && !is_wanted).unwrap_or_default()
     };
     let mut chosen: Option<((usize, u64), Vec<NodeId>)> = None;
     for leaders in ranked(ShardId(0), &[]).into_iter().filter_map(beside) {
@@ -441,7 +442,8 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_all_shards_has_its_leaders_in_the_nearest_one_or_each_as_near_as_possible() {
+    fn a_region_without_all_shards_has_its_leaders_in_the_nearest_one_or_each_as_near_as_possible()
+    {
         let near = |topology: &Topology, home: u16| homes_near(topology, RegionId(home));
         let whole = in_a_row("a,b,c/b,c,d");
         assert_eq!([0, 1, 2, 3].map(|it| near(&whole, it)[0].0), [1, 1, 2, 2]);

@@ -498,8 +498,7 @@ impl Tiga {
         }
         // It may not hear those that tell it usually.
         let mut unheard = self.state.relays.unheard_by(to);
-        let is_near =
-            self.state.is_nearest_to(to) || unheard.any(|it| self.state.does_decide(it));
+        let is_near = self.state.is_nearest_to(to) || unheard.any(|it| self.state.does_decide(it));
         let is_manager = presence.is_ready && views.driver.agreement().is_leader();
         if !is_near && !is_manager || views.view.number == ViewNumber(0) {
             return;

@@ -110,6 +110,11 @@ impl<P: Protocol> World<P> {
             }
             return;
         }
+        if self.replicas().iter().any(|node| !node.is_destroyed && node.store().is_none()) {
+            // An operator restarts them. They have published nothing when they start.
+            self.watch.quiet_since = None;
+            return self.give_up_late("nodes are down");
+        }
         let since = *self.watch.quiet_since.get_or_insert(self.now);
         if self.now < since + SETTLE {
             let newest = self.published().into_iter().max();

@@ -25,6 +25,8 @@ mod steps;
 mod tiga_clocks;
 mod tiga_drawn;
 mod tiga_links;
+mod tiga_partial;
+mod tiga_partial_drawn;
 mod tiga_placed;
 mod tiga_runs;
 mod tiga_shards;

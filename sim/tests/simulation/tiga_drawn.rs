@@ -201,14 +201,14 @@ pub fn away_divided(seed: u64) -> (Settings, Options) {
 }
 
 /// The approach of several shards is drawn, too.
-fn drawn_approach(options: Options, dice: &mut fastrand::Rng) -> Options {
+pub fn drawn_approach(options: Options, dice: &mut fastrand::Rng) -> Options {
     let approach = [Approach::Auto, Approach::Preventive, Approach::Detective][dice.usize(..3)];
     Options { approach, ..options }
 }
 
 /// Moves faults to other nodes of a cluster of two shards. `places` are those of nodes that are cut
 /// off from others.
-fn on_shards(
+pub fn on_shards(
     settings: Settings,
     place: impl Fn(u16) -> u16,
     places: impl Fn(Vec<u16>) -> Vec<u16>,
