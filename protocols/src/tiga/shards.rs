@@ -16,6 +16,9 @@
 //!   region B      node 2  <==================>  node 3
 //! ```
 //!
+//! A region may lack replicas of some shards (§2). A node takes the nearest replica of each other
+//! shard, in its own region or elsewhere: also if the nearest one is not usable.
+//!
 //! | phase | file | messages | known after |
 //! |---|---|---|---|
 //! | commit over shards | `shards.rs` | Committed | that a cell can't be lost on any shard |

@@ -5,7 +5,7 @@ use pangea_core::topology::Replicas;
 use pangea_protocols::tiga::Options;
 use pangea_sim::Settings;
 
-use crate::tiga_drawn::{away, drawn, drawn_approach, on_shards, replaced};
+use crate::tiga_drawn::{away, drawn, drawn_approach, on_shards, replaced, upgraded};
 
 /// Replicas of some shards in some of the regions, so that a region may lack some shards.
 fn drawn_replicas(dice: &mut fastrand::Rng, nodes: usize, shards: u16) -> Replicas {
@@ -19,7 +19,7 @@ fn drawn_replicas(dice: &mut fastrand::Rng, nodes: usize, shards: u16) -> Replic
     Replicas::new(replicas.collect()).expect("each shard has a replica")
 }
 
-/// The same as [`drawn_divided`] with regions that lack replicas of some shards.
+/// The same as [`crate::tiga_drawn::drawn_divided`] with regions that lack replicas of some shards.
 pub fn drawn_partial(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa17);
@@ -41,7 +41,7 @@ fn place_apart(shard: u16, replica: u16) -> u16 {
     [[0, 2, 3], [1, 4, 5]][usize::from(shard)][usize::from(replica)]
 }
 
-/// The same as [`away_divided`] with regions that have one shard each.
+/// The same as [`crate::tiga_drawn::away_divided`] with regions that have one shard each.
 pub fn away_partial(seed: u64) -> (Settings, Options) {
     let (settings, options) = away(seed, "list-append");
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa4);
@@ -55,11 +55,20 @@ pub fn away_partial(seed: u64) -> (Settings, Options) {
     (apart(on_shards(settings, place, places)), drawn_approach(options, dice))
 }
 
-/// The same as [`replaced_divided`] with regions that have one shard each.
+/// The same as [`crate::tiga_drawn::replaced_divided`] with regions that have one shard each.
 pub fn replaced_partial(seed: u64) -> (Settings, Options) {
     let (settings, options) = replaced(seed, "list-append");
     let place = |replica: u16| place_apart((seed % 2) as u16, replica);
     let places = |replicas: Vec<u16>| replicas.into_iter().map(place).collect();
     let options = drawn_approach(options, &mut fastrand::Rng::with_seed(seed ^ 0xa5));
     (apart(on_shards(settings, place, places)), options)
+}
+
+/// The same as [`crate::tiga_drawn::upgraded_divided`] with regions that lack replicas of some shards.
+pub fn upgraded_partial(seed: u64) -> (Settings, Options) {
+    let (settings, options) = upgraded(seed);
+    let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa6);
+    let (nodes, shards) = ([3, 4, 5][dice.usize(..3)], [2, 2, 3][dice.usize(..3)]);
+    let replicas = Some(drawn_replicas(dice, nodes, shards));
+    (Settings { shards, nodes, replicas, ..settings }, drawn_approach(options, dice))
 }
