@@ -49,6 +49,7 @@ struct Given {
     nodes: Option<usize>,
     partitions: Option<u16>,
     replicas: Option<String>,
+    non_voting: Option<usize>,
     caches: Option<usize>,
     clients: Option<usize>,
     ms: Option<u64>,
@@ -89,6 +90,7 @@ impl Scenario {
             nodes: Some(settings.nodes),
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
             replicas: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
+            non_voting: Some(settings.non_voting).filter(|count| *count > 0),
             caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
@@ -176,8 +178,13 @@ impl Scenario {
             Some(text) => Some(self.replicas(text, nodes, shards)?),
             None => settings.replicas.clone(),
         };
-        let node_count =
-            Settings { nodes, shards, replicas: replicas.clone(), ..settings.clone() }.node_count();
+        let non_voting = self.given.non_voting.unwrap_or(settings.non_voting);
+        let placed = Settings { nodes, shards, replicas, non_voting, ..settings.clone() };
+        let (node_count, regions) = (placed.node_count(), placed.regions());
+        if regions > NODES_MAX {
+            let why = format!("non_voting = {non_voting}: at most {NODES_MAX} regions");
+            return Err(self.wrong("non_voting", why));
+        }
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
             let why = format!("workload = {name:?}: unknown workload; known: {names}");
@@ -199,7 +206,7 @@ impl Scenario {
             None => (settings.one_way_max, settings.one_way),
             Some(Distances::Most(ms)) => (Span::from_ms(ms), None),
             Some(Distances::All(matrix)) => {
-                check_matrix(&matrix, nodes).map_err(|why| self.wrong("one_way_ms", why))?;
+                check_matrix(&matrix, regions).map_err(|why| self.wrong("one_way_ms", why))?;
                 (settings.one_way_max, Some(matrix))
             }
         };
@@ -207,7 +214,8 @@ impl Scenario {
         Ok(Settings {
             nodes,
             shards,
-            replicas,
+            replicas: placed.replicas,
+            non_voting,
             caches: self.given.caches.unwrap_or(settings.caches),
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),

@@ -93,20 +93,76 @@ impl Topology {
         self.node_ids().filter(move |node| self.nodes[node.index()].region == region)
     }
 
-    /// Whether a region has a replica of each shard.
-    pub fn is_whole(&self, region: RegionId) -> bool {
-        let mut shards = (0..self.partitions.shards()).map(ShardId);
-        shards.all(|shard| self.node_at(region, shard).is_some())
+    /// The same cluster with non-voting replicas at these places.
+    #[must_use]
+    pub fn with_non_voting(mut self, places: &[NodePlace]) -> Self {
+        self.nodes.extend_from_slice(places);
+        self.non_voting += places.len() as u16;
+        self
     }
 
-    /// Checks that each region with nodes has a replica of each shard, unless the protocol of this
-    /// name has partial replication.
+    /// The number of nodes that vote.
+    pub fn voter_count(&self) -> usize {
+        self.nodes.len() - usize::from(self.non_voting)
+    }
+
+    /// Whether a node votes.
+    pub fn votes(&self, node: NodeId) -> bool {
+        node.index() < self.voter_count()
+    }
+
+    /// The nodes that vote, in order.
+    pub fn voter_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.voter_count() as u16).map(NodeId)
+    }
+
+    /// The cluster of the nodes that vote.
+    #[must_use]
+    pub fn voters(&self) -> Self {
+        let nodes = self.nodes[..self.voter_count()].to_vec();
+        Self { nodes, non_voting: 0, ..self.clone() }
+    }
+
+    /// The cluster of one of the nodes.
+    #[must_use]
+    pub fn alone(&self, node: NodeId) -> Self {
+        Self { nodes: vec![self.nodes[node.index()]], non_voting: 0, ..self.clone() }
+    }
+
+    /// The replica of a shard in a region, if it votes.
+    pub fn voter_at(&self, region: RegionId, shard: ShardId) -> Option<NodeId> {
+        let place = NodePlace { region, shard };
+        self.voter_ids().find(|node| self.nodes[node.index()] == place)
+    }
+
+    /// Whether a region has a voting replica of each shard.
+    pub fn is_whole(&self, region: RegionId) -> bool {
+        let mut shards = (0..self.partitions.shards()).map(ShardId);
+        shards.all(|shard| self.voter_at(region, shard).is_some())
+    }
+
+    /// Checks that each shard has a voting replica; and that all replicas vote, and each region with
+    /// nodes has one of each shard, unless the protocol of this name has partial replication.
     ///
     /// # Errors
-    /// The replica that is missing.
+    /// The replica that is missing, or has no vote.
     pub fn check_replicas(&self, protocol: &str, is_partial: bool) -> Result<(), String> {
+        let has_voter = |shard: &ShardId| {
+            self.nodes[..self.voter_count()].iter().any(|place| place.shard == *shard)
+        };
+        let mut shards = (0..self.partitions.shards()).map(ShardId);
+        if let Some(shard) = shards.find(|shard| !has_voter(shard)) {
+            return Err(format!("[[nodes]]: no node with shard = {} has a vote", shard.0));
+        }
         if is_partial {
             return Ok(());
+        }
+        if self.non_voting > 0 {
+            let first = self.voter_count();
+            return Err(format!(
+                "[[nodes]]: id = {first} has `votes = false`; all nodes of protocol {protocol:?} \
+                 vote"
+            ));
         }
         let regions = (0..self.regions.len() as u16).map(RegionId);
         let lacking = regions.filter(|region| self.nodes_in(*region).next().is_some());
@@ -133,6 +189,32 @@ mod tests {
 
     fn regions() -> Vec<String> {
         ["a", "b", "c"].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn replicas_without_a_vote_count_in_no_quorum() {
+        let t = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
+        let place = |region, shard| NodePlace { region: RegionId(region), shard: ShardId(shard) };
+        let divided = t.clone().divided(Partitions::new(2, Rule::Everywhere));
+        let t = divided.with_non_voting(&[place(0, 1), place(1, 1)]);
+        assert_eq!((t.node_count(), t.voter_count(), t.votes(NodeId(6))), (8, 6, false));
+        let group = t.group(ShardId(1));
+        assert_eq!(group.nodes(), [1, 3, 5, 6, 7].map(NodeId));
+        assert_eq!((group.topology.majority(), group.topology.faults_tolerated()), (2, 1));
+        assert_eq!((group.topology.voter_count(), group.topology.non_voting), (3, 2));
+        assert_eq!(
+            (group.topology.voters().node_count(), t.group(ShardId(0)).nodes().len()),
+            (3, 3)
+        );
+        assert_eq!(t.voter_at(RegionId(0), ShardId(1)), Some(NodeId(1)));
+        let why = "[[nodes]]: id = 6 has `votes = false`; all nodes of protocol \"other\" vote";
+        assert_eq!(t.check_replicas("other", false), Err(why.to_owned()));
+        assert_eq!(t.check_replicas("some", true), Ok(()));
+        let none = Topology { non_voting: 3, ..t.voters() };
+        assert_eq!(none.check_replicas("some", true), Ok(()));
+        let none = Topology { non_voting: 5, ..t.voters() };
+        let why = "[[nodes]]: no node with shard = 1 has a vote".to_owned();
+        assert_eq!(none.check_replicas("some", true), Err(why));
     }
 
     #[test]

@@ -476,6 +476,7 @@ impl Config {
             regions: self.regions.clone(),
             nodes: self.nodes.iter().filter(|node| node.cache_of.is_none()).map(place).collect(),
             caches: self.nodes.iter().filter_map(|node| node.cache_of).collect(),
+            non_voting: self.nodes.iter().filter(|node| !node.votes).count() as u16,
             one_way,
             partitions: self.divided().expect("partitions were checked"),
         }

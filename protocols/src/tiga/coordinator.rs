@@ -264,7 +264,7 @@ impl Tiga {
             return to_leader;
         }
         let mut delays: Vec<i64> =
-            replica.group.nodes().iter().map(|node| self.delay_to(*node)).collect();
+            replica.topology.voter_ids().map(|it| self.delay_to(replica.node(it))).collect();
         delays.sort_unstable();
         let needed = Sizes::of(delays.len()).super_quorum();
         delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us as i64

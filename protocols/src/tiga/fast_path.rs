@@ -162,7 +162,7 @@ pub(super) fn entries_of<'a>(
 
 /// Whether a cluster can use the fast path. Super quorums need 2f + 1 replicas.
 pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
-    let n = cluster.node_count();
+    let n = cluster.voter_count();
     cluster.partitions.shards() == 1 && n > 1 && !n.is_multiple_of(2)
 }
 

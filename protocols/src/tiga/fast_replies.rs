@@ -87,7 +87,7 @@ pub(super) fn decode_replies(bytes: &[u8]) -> Result<Vec<Reply>, DecodeError> {
 impl State {
     /// The replies that a coordinator waits for.
     pub(super) fn no_replies(&self) -> Option<Replies<RunResult>> {
-        let n = self.replica.topology.node_count();
+        let n = self.replica.topology.voter_count();
         self.has_fast_path().then(|| Replies::new(Sizes::of(n)))
     }
 }
@@ -114,7 +114,9 @@ impl Tiga {
     /// Sends the fast replies of this step.
     pub(super) fn send_replies(&mut self, cx: &mut Cx<'_, Self>) {
         let view = self.state.log.view;
-        for (to, (replies, record)) in std::mem::take(&mut self.state.fast.replies) {
+        let votes = self.state.replica.votes();
+        let replies = std::mem::take(&mut self.state.fast.replies).into_iter();
+        for (to, (replies, record)) in replies.filter(|_| votes) {
             if to == self.state.node {
                 let own = replies.into_iter().map(|reply| (record, view, reply));
                 self.state.own_replies.extend(own);
@@ -148,7 +150,8 @@ impl Tiga {
         let Ok(replies) = decode_replies(bytes) else {
             return cx.mark("tiga.malformed_fast_replies");
         };
-        for reply in replies {
+        let votes = self.state.replica.topology.votes(from);
+        for reply in replies.into_iter().filter(|_| votes) {
             self.count_reply(cx, from, view, reply);
         }
     }

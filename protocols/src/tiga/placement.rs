@@ -91,7 +91,7 @@ impl Preference {
 fn turn_of(topology: &Topology, shard: ShardId) -> RegionId {
     let count = topology.regions.len() as u16;
     let mut turns = (0..count).map(|turn| RegionId((shard.0 + turn) % count));
-    let next = turns.find(|region| topology.node_at(*region, shard).is_some());
+    let next = turns.find(|region| topology.voter_at(*region, shard).is_some());
     next.unwrap_or(RegionId(shard.0 % count))
 }
 
@@ -112,7 +112,7 @@ pub(super) fn homes_near(topology: &Topology, home: RegionId) -> Vec<RegionId> {
         return shards.map(|_| whole).collect();
     }
     let nearest = |shard| {
-        let has_it = |region: &RegionId| topology.node_at(*region, shard).is_some();
+        let has_it = |region: &RegionId| topology.voter_at(*region, shard).is_some();
         regions().filter(has_it).min_by_key(distance).unwrap_or(home)
     };
     shards.map(nearest).collect()
@@ -221,7 +221,7 @@ pub(super) fn place(
     let shards = || (0..topology.partitions.shards()).map(ShardId);
     let is_home_sound = |of: ShardId| {
         let home = preference.home_of(topology, of)?;
-        topology.node_at(home, of).filter(is_sound)
+        topology.voter_at(home, of).filter(is_sound)
     };
     let are_homes_sound = shards().all(|of| is_home_sound(of).is_some());
     let is_rotated = *preference == Preference::Rotated;

@@ -165,7 +165,8 @@ impl State {
 
     /// The round trip from the replica of a shard in a region to its nearest majority.
     fn majority_us(&self, shard: ShardId, home: RegionId) -> u64 {
-        let replicas = self.cluster.nodes.iter().filter(|place| place.shard == shard);
+        let voters = self.cluster.voter_ids().map(|node| self.cluster.nodes[node.index()]);
+        let replicas = voters.filter(|place| place.shard == shard);
         let others = replicas.filter(|place| place.region != home);
         let mut all: Vec<u64> = others.map(|it| self.between_us(it.region, home)).collect();
         all.sort_unstable();

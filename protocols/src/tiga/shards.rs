@@ -126,7 +126,7 @@ pub(super) struct Shards {
 
 /// The messages between this node and one other shard.
 pub(super) struct Stream {
-    /// The replicas of the shard, the nearest one first.
+    /// The voting replicas of the shard, the nearest one first.
     replicas: Vec<NodeId>,
     /// The one that this node is subscribed to.
     pub source: Option<NodeId>,
@@ -159,6 +159,8 @@ impl Shards {
         let stream = |shard| {
             let mut replicas = topology.group(shard).nodes().to_vec();
             let kept = replicas.iter().map(|node| (*node, SnapshotVersion::ZERO)).collect();
+            // Those without a vote have less to tell.
+            replicas.retain(|node| topology.votes(*node));
             replicas.sort_by_key(|node| (topology.one_way_between(me, *node), *node));
             let stream = Stream {
                 replicas,

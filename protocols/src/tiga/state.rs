@@ -262,7 +262,7 @@ impl State {
         }
         let mut status = Status {
             version: self.published,
-            members: self.replica.topology.node_ids().collect(),
+            members: self.replica.topology.voter_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),
             differing: self.digests.differing_nodes(),

@@ -309,7 +309,8 @@ impl State {
     /// Whether a replica can lead a view that begins now.
     fn is_fit(&self, node: NodeId, now: Timestamp) -> bool {
         let Kept { is_over, replaced_after, .. } = self.told_by(node).kept;
-        self.is_heard(node, now) && !is_over && replaced_after.is_none()
+        let votes = self.cluster.votes(node);
+        votes && self.is_heard(node, now) && !is_over && replaced_after.is_none()
     }
 
     /// Whether this replica of the first shard is the nearest one to a node.
@@ -325,7 +326,7 @@ impl State {
 
     /// Whether a node is a replica of the first shard: one of those that decide views.
     pub(super) fn does_decide(&self, node: NodeId) -> bool {
-        self.cluster.nodes[node.index()].shard == ShardId(0)
+        self.cluster.nodes[node.index()].shard == ShardId(0) && self.cluster.votes(node)
     }
 }
 
@@ -427,6 +428,9 @@ impl Tiga {
     /// Passes a peer's message to agreement.
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
         if !self.state.presence.is_ready || !self.state.does_decide(self.state.node) {
+            return cx.mark("tiga.agreement_too_early");
+        }
+        if !self.state.replica.topology.votes(from) {
             return cx.mark("tiga.agreement_too_early");
         }
         let State { views, cluster, .. } = &mut self.state;

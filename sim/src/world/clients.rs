@@ -85,11 +85,11 @@ struct Prepared {
 
 impl Clients {
     pub(super) fn new(settings: &Settings, workload: &Workload, topology: &Topology) -> Self {
-        let count = settings.nodes * settings.clients_per_node;
+        let count = settings.regions() * settings.clients_per_node;
         // The clients of a region are assigned to its nodes round robin; those of a region without
         // nodes to the nearest ones.
         let home = |index: usize| {
-            let region = RegionId((index % settings.nodes) as u16);
+            let region = RegionId((index % settings.regions()) as u16);
             let distance = |of: RegionId| {
                 let (from, to) = (usize::from(region.0), usize::from(of.0));
                 (of != region, topology.one_way[from][to], of)
@@ -97,13 +97,13 @@ impl Clients {
             let inhabited = topology.nodes.iter().map(|place| place.region);
             let nearest = inhabited.min_by_key(|of| distance(*of)).expect("a cluster has nodes");
             let nodes: Vec<NodeId> = topology.nodes_in(nearest).collect();
-            nodes[index / settings.nodes % nodes.len()]
+            nodes[index / settings.regions() % nodes.len()]
         };
         let list = (0..count).map(|index| Client {
             generator: workload.generator(Seat::new(
                 index as u32,
                 count as u32,
-                settings.nodes as u32,
+                settings.regions() as u32,
             )),
             home: home(index),
             waits_for: None,

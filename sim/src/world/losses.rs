@@ -17,13 +17,14 @@ impl<P: Protocol> World<P> {
     pub(super) fn destroy(&mut self, id: NodeId) {
         let group = self.topology.group(self.topology.nodes[id.index()].shard);
         let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
-        let gone = group.nodes().iter().filter(is_gone).count();
+        let voting = &group.nodes()[..group.topology.voter_count()];
+        let gone = voting.iter().filter(is_gone).count();
         let has_begun = |node: &NodeId| self.nodes[node.index()].has_begun;
         if !group.nodes().iter().all(has_begun) {
             return;
         }
         if self.replicas().iter().any(|node| node.is_replaced || node.damaged.is_some())
-            || gone + group.topology.majority() >= group.nodes().len()
+            || self.topology.votes(id) && gone + group.topology.majority() >= voting.len()
         {
             return;
         }

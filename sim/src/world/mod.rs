@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId};
 use pangea_core::key::Key;
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::{Checkpoint, Protocol};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
@@ -164,11 +165,9 @@ impl<P: Protocol> World<P> {
             if !P::PARTITIONED {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
-            let partitions = workload.partitions(settings.shards);
-            topology = match &settings.replicas {
-                Some(replicas) => topology.placed(partitions, replicas)?,
-                None => topology.divided(partitions),
-            };
+            topology = settings.placed(topology, workload.partitions(settings.shards))?;
+        } else {
+            topology = settings.placed(topology, Partitions::default())?;
         }
         let Some(levels) = settings.isolation.granted(P::isolations(options)) else {
             let (name, level) = (P::NAME, settings.isolation);
