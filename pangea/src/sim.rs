@@ -41,11 +41,12 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
 /// another one, which a swarm may be given.
-const IN_SCENARIOS: [&str; 16] = [
+const IN_SCENARIOS: [&str; 17] = [
     "workload",
     "nodes",
     "partitions",
     "replicas",
+    "non_voting",
     "caches",
     "clients",
     "ms",
@@ -168,6 +169,9 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas: Option<String>,
+    /// Number of further regions with one non-voting replica each; requires --protocol tiga
+    #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
+    non_voting: usize,
     /// Number of caches of each node; requires a protocol that has them
     #[arg(long, value_name = "N", default_value_t = Settings::default().caches)]
     caches: usize,
@@ -315,6 +319,7 @@ impl Arguments {
             nodes: self.nodes,
             shards: self.partitions,
             replicas: replicas.transpose()?,
+            non_voting: self.non_voting,
             caches: self.caches,
             workload: self.workload.clone(),
             clients_per_node: self.clients,

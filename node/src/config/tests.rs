@@ -226,6 +226,18 @@ fn a_region_may_lack_a_shard_if_the_protocol_permits_it() {
     assert!(why.contains("region \"a\" has no node with shard = 2"), "{why}");
 }
 
+#[test]
+fn nodes_without_a_vote_come_last() {
+    let of = |id: u16| format!("id = {id}, region = \"b\"");
+    let without = |text: &str, id| text.replace(&of(id), &format!("{}, votes = false", of(id)));
+    let last = without(DIVIDED, 3);
+    let config = Config::parse("node.toml", &last).unwrap();
+    assert_eq!((config.topology().non_voting, config.topology().voter_count()), (1, 3));
+    assert_eq!(Config::parse("again", &config.to_toml()).unwrap().topology(), config.topology());
+    let error = Config::parse("node.toml", &without(DIVIDED, 2)).expect_err("not the last");
+    assert!(error.to_string().contains("node 2 has `votes = false`, and node 3"), "{error}");
+}
+
 /// If someone forgot the shards, two nodes of a region silently became two copies of all data.
 #[test]
 fn partitions_of_nodes_without_shards_are_refused() {

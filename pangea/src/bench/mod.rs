@@ -169,6 +169,10 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas: Option<String>,
+    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
+    /// requires --protocol tiga
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    non_voting: Vec<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]
     caches: bool,
@@ -280,7 +284,12 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
-        let plan = plan.placed(self.replicas.as_deref())?;
+        if self.via == Via::Process && (self.replicas.is_some() || !self.non_voting.is_empty()) {
+            let message = "--replicas, --non-voting: such nodes are separate processes; leave out \
+                           --via process";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let plan = plan.placed(self.replicas.as_deref(), &self.non_voting)?;
         if self.caches && self.via == Via::Process {
             let message = "--caches: caches are separate processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));

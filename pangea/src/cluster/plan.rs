@@ -47,6 +47,8 @@ pub struct Plan {
     pub partitions: Partitions,
     /// The regions that have a replica of each shard, if some lack one.
     pub replicas: Option<Replicas>,
+    /// The regions that have only a non-voting replica of the first shard.
+    pub non_voting: Vec<String>,
     /// The number of caches of each node.
     pub caches: u16,
     /// The round trip of each pair of regions.
@@ -153,6 +155,7 @@ impl Plan {
             regions: regions.to_vec(),
             partitions: Partitions::default(),
             replicas: None,
+            non_voting: Vec::new(),
             caches: 0,
             round_trips,
             jitter_ms: 0.0,
@@ -172,36 +175,53 @@ impl Plan {
     }
 
     /// Returns the same cluster with these replicas of its shards, as [`Replicas::parse`] reads
-    /// them. Without a text each region has all.
+    /// them, and with non-voting replicas of the first shard in some regions. Without a text each
+    /// other region has all shards.
     ///
     /// # Errors
     /// If they are not those of this cluster's shards and regions.
-    pub fn placed(self, replicas: Option<&str>) -> Result<Self, Failure> {
-        let Some(text) = replicas else { return Ok(self) };
-        let replicas = Replicas::parse(text, &self.regions).and_then(|replicas| {
-            match (replicas.shards(), self.shards()) {
-                (found, shards) if found == shards => Ok(replicas),
-                (found, shards) => {
-                    Err(format!("replicas of {found} shards are given, and --partitions {shards}"))
-                }
+    pub fn placed(self, replicas: Option<&str>, non_voting: &[String]) -> Result<Self, Failure> {
+        if replicas.is_none() && non_voting.is_empty() {
+            return Ok(self);
+        }
+        if let Some(name) = non_voting.iter().find(|name| !self.regions.contains(name)) {
+            return Err(Failure::Usage(format!("--non-voting: {name:?} is not among --regions")));
+        }
+        let has_votes =
+            |region: &RegionId| !non_voting.contains(&self.regions[usize::from(region.0)]);
+        let regions = || (0..self.regions.len() as u16).map(RegionId);
+        let found = match replicas {
+            Some(text) => Replicas::parse(text, &self.regions),
+            None => {
+                let of = |_| regions().filter(has_votes).collect();
+                Replicas::new((0..self.shards()).map(of).collect())
             }
-        });
-        let has_none = |region: &usize| {
-            let has = |shard| {
-                replicas.as_ref().is_ok_and(|it| it.contains(RegionId(*region as u16), shard))
-            };
-            !(0..self.partitions.shards()).map(ShardId).any(has)
         };
-        let replicas = match (0..self.regions.len()).find(has_none) {
-            Some(region) if replicas.is_ok() => {
-                Err(format!("region {:?} has no replica", self.regions[region]))
-            }
-            _ => replicas,
-        };
+        let replicas = found.and_then(|replicas| self.checked(replicas, non_voting));
         let replicas = replicas.map_err(|why| Failure::Usage(format!("--replicas: {why}")))?;
-        let workers = workers(replicas.places(self.regions.len()).len());
-        let tuning = Tuning { workers, ..self.tuning };
-        Ok(Self { replicas: Some(replicas), tuning, ..self })
+        let nodes = replicas.places(self.regions.len()).len() + non_voting.len();
+        let tuning = Tuning { workers: workers(nodes), ..self.tuning };
+        let non_voting = non_voting.to_vec();
+        Ok(Self { replicas: Some(replicas), non_voting, tuning, ..self })
+    }
+
+    /// Checks that there are replicas of each shard, and in each region either voting ones or a
+    /// non-voting one.
+    fn checked(&self, replicas: Replicas, non_voting: &[String]) -> Result<Replicas, String> {
+        let (found, shards) = (replicas.shards(), self.shards());
+        if found != shards {
+            return Err(format!("replicas of {found} shards are given, and --partitions {shards}"));
+        }
+        for (region, name) in (0..).map(RegionId).zip(&self.regions) {
+            let mut shards = (0..self.partitions.shards()).map(ShardId);
+            let has_some = shards.any(|shard| replicas.contains(region, shard));
+            match (has_some, non_voting.contains(name)) {
+                (true, true) => return Err(format!("region {name:?} has replicas that vote")),
+                (false, false) => return Err(format!("region {name:?} has no replica")),
+                (true, false) | (false, true) => {}
+            }
+        }
+        Ok(replicas)
     }
 
     /// Returns the number of shards.
@@ -212,7 +232,13 @@ impl Plan {
     /// Returns the region and the shard of each node, in order.
     fn node_places(&self) -> Vec<NodePlace> {
         if let Some(replicas) = &self.replicas {
-            return replicas.places(self.regions.len());
+            let mut places = replicas.places(self.regions.len());
+            let is_it =
+                |region: &u16| self.non_voting.contains(&self.regions[usize::from(*region)]);
+            let non_voting = (0..self.regions.len() as u16).filter(is_it);
+            let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
+            places.extend(non_voting.map(place));
+            return places;
         }
         let place = |index: usize| NodePlace {
             region: RegionId((index / self.shards()) as u16),
@@ -275,16 +301,23 @@ impl Plan {
         self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
     }
 
-    /// Returns the round trip from each region to the nearest majority of the regions, itself
-    /// included, in milliseconds. No commit that survives the loss of a region can be faster.
+    /// Returns the round trip from each region to the nearest majority of a shard's voting replicas,
+    /// in milliseconds, for the shard with the shortest one. No commit that survives the loss of a
+    /// region can be faster.
     pub fn majority_round_trips_ms(&self) -> Vec<f64> {
-        let needed = self.regions.len() / 2;
-        let from = |region: &String| {
-            let others = self.regions.iter().filter(|other| *other != region);
+        let places = self.node_places();
+        let voters = &places[..places.len() - self.non_voting.len()];
+        let to_majority = |region: &String, shard: usize| {
+            let of = voters.iter().filter(|place| usize::from(place.shard.0) == shard);
+            let far = |place: &NodePlace| &self.regions[usize::from(place.region.0)];
             let mut trips: Vec<f64> =
-                others.map(|other| self.round_trip_ms(region, other)).collect();
+                of.map(|place| self.round_trip_ms(region, far(place))).collect();
             trips.sort_by(f64::total_cmp);
-            needed.checked_sub(1).map_or(0.0, |last| trips[last])
+            trips[trips.len() / 2]
+        };
+        let from = |region: &String| {
+            let all = (0..self.shards()).map(|shard| to_majority(region, shard));
+            all.min_by(f64::total_cmp).unwrap_or_default()
         };
         self.regions.iter().map(from).collect()
     }
@@ -316,7 +349,8 @@ impl Plan {
         }
         if self.replicas.is_some() && !with_protocol(&self.protocol, SupportsPartial)? {
             return Err(Failure::Usage(format!(
-                "--replicas: protocol {:?} needs a replica of each shard in each region",
+                "--replicas, --non-voting: protocol {:?} needs a voting replica of each shard in each \
+                 region",
                 self.protocol
             )));
         }
@@ -378,6 +412,7 @@ impl Plan {
             id: NodeId(index as u16),
             region: self.regions[self.region_of(index)].clone(),
             shard: places[index % node_count].shard,
+            votes: index % node_count + self.non_voting.len() < node_count,
             cache_of: (index >= node_count).then(|| NodeId((index % node_count) as u16)),
             peer: addresses[0],
             sql: addresses[1],
@@ -498,7 +533,7 @@ mod tests {
         let partitions = Partitions::new(2, Rule::Hash { prefix_bytes: 4 });
         let plan = Plan { protocol: "tiga".to_owned(), ..plan() }.divided(partitions);
         let text = "us-east,eu-west,af-south/eu-west";
-        let placed = plan.clone().placed(Some(text)).unwrap();
+        let placed = plan.clone().placed(Some(text), &[]).unwrap();
         placed.check().unwrap();
         assert_eq!(placed.places(), ["us-east.0", "eu-west.0", "eu-west.1", "af-south.0"]);
         assert_eq!([0, 1, 2, 3].map(|node| placed.region_of(node)), [0, 1, 1, 2]);
@@ -515,9 +550,18 @@ mod tests {
         let peers = apart[0].nodes.iter().map(|node| node.peer.to_string());
         assert_eq!(peers.collect::<Vec<_>>()[1..3], ["10.9.2.1:21000", "10.9.2.1:21002"]);
         let calvin = Plan { protocol: "calvin".to_owned(), ..placed }.check().unwrap_err();
-        assert!(calvin.to_string().contains("needs a replica of each shard"), "{calvin}");
-        let few = plan.placed(Some("us-east")).unwrap_err().to_string();
+        assert!(calvin.to_string().contains("needs a voting replica of each shard"), "{calvin}");
+        let few = plan.clone().placed(Some("us-east"), &[]).unwrap_err().to_string();
         assert!(few.contains("replicas of 1 shards are given, and --partitions 2"), "{few}");
+        let south = names(&["af-south"]);
+        let without = plan.clone().placed(None, &south).unwrap();
+        without.check().unwrap();
+        let expected = ["us-east.0", "us-east.1", "eu-west.0", "eu-west.1", "af-south.0"];
+        assert_eq!(without.places(), expected);
+        let topology = without.configs(Path::new("/d")).unwrap()[4].topology();
+        assert_eq!((topology.non_voting, topology.voter_count()), (1, 4));
+        let both = plan.placed(Some(&format!("{text}/us-east")), &south).unwrap_err().to_string();
+        assert!(both.contains("replicas of 3 shards"), "{both}");
     }
 
     #[test]

@@ -81,6 +81,10 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas: Option<String>,
+    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
+    /// requires --protocol tiga
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    non_voting: Vec<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]
     caches: bool,
@@ -119,7 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
-    let plan = plan.placed(arguments.replicas.as_deref())?;
+    let plan = plan.placed(arguments.replicas.as_deref(), &arguments.non_voting)?;
     let plan = Plan { caches: arguments.caches.into(), ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;

@@ -131,6 +131,10 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas: Option<String>,
+    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
+    /// requires --protocol tiga
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    non_voting: Vec<String>,
     /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=CACHES_MAX))]
@@ -177,7 +181,7 @@ impl Arguments {
             1 => plan,
             shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
         };
-        let plan = plan.placed(self.replicas.as_deref())?;
+        let plan = plan.placed(self.replicas.as_deref(), &self.non_voting)?;
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
