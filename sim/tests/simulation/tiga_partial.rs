@@ -1,14 +1,18 @@
-//! Tiga with replicas of each shard in some of the regions.
+//! Tiga with replicas of each shard in some of the regions, and with replicas that have no vote.
 
-use pangea_core::ids::RegionId;
+use pangea_core::ids::{NodeId, RegionId};
 use pangea_core::topology::Replicas;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::minerva::Minerva;
 use pangea_protocols::tiga::{Options, Tiga};
+use pangea_sim::history::End;
 use pangea_sim::{Settings, run};
 
 use crate::runs::clean;
-use crate::tiga_drawn::{WORKLOADS, settings};
-use crate::tiga_partial_drawn::{away_partial, drawn_partial, replaced_partial, upgraded_partial};
+use crate::tiga_drawn::{WORKLOADS, cut_from_voters, settings};
+use crate::tiga_partial_drawn::{
+    away_partial, drawn_non_voting, drawn_partial, replaced_partial, upgraded_partial,
+};
 
 /// Replicas in the regions of these numbers.
 fn replicas(of: &[&[u16]]) -> Option<Replicas> {
@@ -61,6 +65,39 @@ fn nodes_of_regions_that_lack_shards_continue_with_another_program() {
         stops += clean::<Tiga>(&settings, &options).counts.stops_in_order;
     }
     assert!(stops > 15, "{stops} nodes have stopped in order");
+}
+
+#[test]
+fn drawn_runs_with_non_voting_replicas_are_clean() {
+    for seed in 0..20 {
+        let (settings, options) = drawn_non_voting(seed);
+        clean::<Tiga>(&settings, &options);
+    }
+}
+
+#[test]
+fn replicas_without_a_vote_save_no_commit_of_a_leader_that_fails_with_them() {
+    for seed in 0..6 {
+        let (settings, options) = cut_from_voters(seed);
+        let report = clean::<Tiga>(&settings, &options);
+        assert!(report.counts.mark("tiga.view_proposed") > 1, "{report}");
+    }
+}
+
+/// Of three regions the voting replicas are in the first two. A client of the third one commits
+/// through the node there.
+#[test]
+fn a_region_without_a_vote_commits_for_its_clients_and_leads_nothing() {
+    for shards in [1, 2] {
+        let settings = Settings { nodes: 2, shards, non_voting: 1, ..settings(3, "list-append") };
+        let report = clean::<Tiga>(&settings, &Options::default());
+        let gateway = NodeId(2 * shards);
+        let own = report.history.operations.iter().filter(|it| it.node == gateway);
+        assert!(own.filter(|it| matches!(it.end, End::Committed { .. })).count() > 10, "{report}");
+    }
+    let settings = Settings { non_voting: 1, ..settings(1, "list-append") };
+    let why = run::<Minerva>(&settings, &Default::default()).err().unwrap();
+    assert!(why.contains("id = 3 has `votes = false`; all nodes of protocol \"minerva\""), "{why}");
 }
 
 #[test]

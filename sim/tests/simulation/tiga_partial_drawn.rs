@@ -1,13 +1,13 @@
 //! Settings for runs of Tiga with replicas of each shard in some of the regions.
 
 use pangea_core::ids::RegionId;
-use pangea_core::time::Span;
 use pangea_core::topology::Replicas;
 use pangea_protocols::tiga::Options;
 use pangea_sim::Settings;
-use pangea_sim::faults::{Fault, Rule, Target};
 
-use crate::tiga_drawn::{away, drawn, drawn_approach, on_shards, replaced, settings, upgraded};
+use crate::tiga_drawn::{
+    away, drawn, drawn_approach, drawn_divided, on_shards, replaced, upgraded,
+};
 
 /// Replicas of some shards in some of the regions, so that a region may lack some shards.
 fn drawn_replicas(dice: &mut fastrand::Rng, nodes: usize, shards: u16) -> Replicas {
@@ -80,34 +80,8 @@ pub fn drawn_non_voting(seed: u64) -> (Settings, Options) {
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa7);
     let (settings, options) = match dice.u8(..3) {
         0 => drawn(seed),
-        1 => crate::tiga_drawn::drawn_divided(seed),
+        1 => drawn_divided(seed),
         _ => drawn_partial(seed),
     };
     (Settings { non_voting: dice.usize(1..=3), ..settings }, options)
-}
-
-/// Runs in which a node with a vote, and then the leader's node, loses what only non-voting replicas
-/// have: three voters, of which two do not hear the leader until it fails.
-pub fn cut_from_voters(seed: u64) -> (Settings, Options) {
-    let dice = &mut fastrand::Rng::with_seed(seed);
-    let rule = |at_ms, lasts_ms, fault| Rule { at_ms, lasts_ms, fault };
-    let mut rules = Vec::new();
-    for leader in [0, 1, 2] {
-        let at_ms = 1_200 * u64::from(leader) + dice.u64(200..500);
-        let others = (0..3).filter(|node| *node != leader).collect();
-        let cut = Fault::Cut { from: vec![leader], to: others, one_way: dice.bool() };
-        let crash_ms = at_ms + dice.u64(30..250);
-        rules.push(rule(at_ms, 1_100, cut));
-        let crash = Fault::Crash { node: Target::Node(leader), after_effects: dice.u64(..20) };
-        rules.push(rule(crash_ms, 1_000, crash));
-    }
-    let settings = Settings {
-        rules: Some(rules),
-        non_voting: 2,
-        clients_per_node: 6,
-        one_way_max: Span::from_ms(10),
-        duration: Span::from_ms(5_000),
-        ..settings(seed, "list-append")
-    };
-    (settings, Options::default())
 }

@@ -95,6 +95,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::CeilingForgotten,
     Bug::RunTwice,
     Bug::RejoinedVotes,
+    Bug::NonVotingCounts,
     Bug::StartAfterOther,
     Bug::StartUnverified,
     Bug::SettledAlone,
