@@ -45,7 +45,7 @@ const IN_SCENARIOS: [&str; 17] = [
     "workload",
     "nodes",
     "partitions",
-    "replicas",
+    "replicas_in",
     "non_voting",
     "caches",
     "clients",
@@ -65,7 +65,7 @@ const IN_SCENARIOS: [&str; 17] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that do not apply to predictions.
-const NOT_PREDICTED: [&str; 21] = [
+const NOT_PREDICTED: [&str; 23] = [
     "seeds",
     "minutes",
     "swarm",
@@ -75,6 +75,8 @@ const NOT_PREDICTED: [&str; 21] = [
     "trace",
     "history",
     "nodes",
+    "replicas_in",
+    "non_voting",
     "ms",
     "lists",
     "accounts",
@@ -168,7 +170,7 @@ pub struct Arguments {
     /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
-    replicas: Option<String>,
+    replicas_in: Option<String>,
     /// Number of further regions with one non-voting replica each; requires --protocol tiga
     #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
     non_voting: usize,
@@ -307,10 +309,10 @@ impl Arguments {
             return Err(Failure::Usage(message));
         }
         let default = Settings::default();
-        let replicas = self.replicas.as_ref().map(|text| {
+        let replicas = self.replicas_in.as_ref().map(|text| {
             let regions = Settings { nodes: self.nodes, ..Settings::default() }.topology().regions;
             Replicas::parse(text, &regions)
-                .map_err(|why| Failure::Usage(format!("--replicas: {why}")))
+                .map_err(|why| Failure::Usage(format!("--replicas-in: {why}")))
         });
         Ok(Settings {
             is_drawn: self.swarm,

@@ -48,7 +48,7 @@ struct Given {
     workload: Option<String>,
     nodes: Option<usize>,
     partitions: Option<u16>,
-    replicas: Option<String>,
+    replicas_in: Option<String>,
     non_voting: Option<usize>,
     caches: Option<usize>,
     clients: Option<usize>,
@@ -89,7 +89,7 @@ impl Scenario {
             workload: Some(settings.workload.clone()),
             nodes: Some(settings.nodes),
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
-            replicas: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
+            replicas_in: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
             non_voting: Some(settings.non_voting).filter(|count| *count > 0),
             caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
@@ -174,7 +174,7 @@ impl Scenario {
             let why = format!("partitions = {shards}: must be from 1 to 8");
             return Err(self.wrong("partitions", why));
         }
-        let replicas = match &self.given.replicas {
+        let replicas = match &self.given.replicas_in {
             Some(text) => Some(self.replicas(text, nodes, shards)?),
             None => settings.replicas.clone(),
         };
@@ -246,9 +246,11 @@ impl Scenario {
         let replicas = Replicas::parse(text, &regions);
         let replicas = replicas.and_then(|replicas| match replicas.shards() {
             found if found == usize::from(shards) => Ok(replicas),
-            found => Err(format!("replicas of {found} shards, and partitions = {shards}")),
+            found => {
+                Err(format!("replicas_in: replicas of {found} shards, and partitions = {shards}"))
+            }
         });
-        replicas.map_err(|why| self.wrong("replicas", why))
+        replicas.map_err(|why| self.wrong("replicas_in", why))
     }
 
     /// Returns the given value, or else the default.

@@ -358,7 +358,7 @@ impl Settings {
             write!(f, " --non-voting {}", self.non_voting)?;
         }
         if let Some(replicas) = &self.replicas {
-            write!(f, " --replicas {}", replicas.text(&self.topology().regions))?;
+            write!(f, " --replicas-in {}", replicas.text(&self.topology().regions))?;
         }
         if self.caches > 0 {
             write!(f, " --caches {}", self.caches)?;

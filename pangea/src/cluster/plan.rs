@@ -198,7 +198,7 @@ impl Plan {
             }
         };
         let replicas = found.and_then(|replicas| self.checked(replicas, non_voting));
-        let replicas = replicas.map_err(|why| Failure::Usage(format!("--replicas: {why}")))?;
+        let replicas = replicas.map_err(|why| Failure::Usage(format!("--replicas-in: {why}")))?;
         let nodes = replicas.places(self.regions.len()).len() + non_voting.len();
         let tuning = Tuning { workers: workers(nodes), ..self.tuning };
         let non_voting = non_voting.to_vec();
@@ -349,7 +349,7 @@ impl Plan {
         }
         if self.replicas.is_some() && !with_protocol(&self.protocol, SupportsPartial)? {
             return Err(Failure::Usage(format!(
-                "--replicas, --non-voting: protocol {:?} needs a voting replica of each shard in each \
+                "--replicas-in, --non-voting: protocol {:?} needs a voting replica of each shard in each \
                  region",
                 self.protocol
             )));

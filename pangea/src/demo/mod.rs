@@ -80,7 +80,7 @@ pub struct Arguments {
     /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
-    replicas: Option<String>,
+    replicas_in: Option<String>,
     /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
     /// requires --protocol tiga
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
@@ -123,7 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
-    let plan = plan.placed(arguments.replicas.as_deref(), &arguments.non_voting)?;
+    let plan = plan.placed(arguments.replicas_in.as_deref(), &arguments.non_voting)?;
     let plan = Plan { caches: arguments.caches.into(), ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;

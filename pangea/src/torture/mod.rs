@@ -130,7 +130,7 @@ pub struct Arguments {
     /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
-    replicas: Option<String>,
+    replicas_in: Option<String>,
     /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
     /// requires --protocol tiga
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
@@ -181,7 +181,7 @@ impl Arguments {
             1 => plan,
             shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
         };
-        let plan = plan.placed(self.replicas.as_deref(), &self.non_voting)?;
+        let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
