@@ -280,8 +280,6 @@ bugs! {
         "A restarted replica uses the numbers of transactions again.";
     StartAfterOther, "start-after-other",
         "A replica continues a log of another view with that of the one that begins.";
-    StartUnverified, "start-unverified",
-        "A view begins on a shard without transactions that only other shards have in their logs.";
     SettledAlone, "settled-alone",
         "A new leader leaves out what its shard has committed and other shards have not.";
     OldViewCounts, "old-view-counts",

@@ -94,6 +94,11 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
              --lab, which requires root"
         )));
     }
+    if let Some(error) = arguments.clocks.named().first() {
+        return Err(Failure::Usage(format!(
+            "--clock-{error}: the clocks of other systems are this machine's; leave it out"
+        )));
+    }
     let rtt = if is_lab { arguments.rtt } else { Some(0.0) };
     let plan = arguments.regions.plan(&arguments.protocol, rtt)?;
     let is_plain = |name: &String| {

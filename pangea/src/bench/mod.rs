@@ -48,7 +48,7 @@ use pangea_core::workload::{self, Workload};
 use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 
-use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
+use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
 use crate::protocol::{AtLevel, Setting, options_table, partitioned_names, with_protocol};
@@ -130,6 +130,8 @@ pub struct Arguments {
     jitter: f64,
     #[command(flatten)]
     environment: environment::Options,
+    #[command(flatten)]
+    clocks: ClockErrors,
     /// Client protocol: native (Pangea's own, with any number of calls on a connection), postgres
     /// (one session for each client, which calls procedures) or process (nodes in this process,
     /// without sockets)
@@ -298,6 +300,7 @@ impl Arguments {
             options: self.options()?.0,
             caches: self.caches.into(),
             jitter_ms: self.jitter,
+            clock: self.clocks.config(self.seed),
             durability: self.durability,
             is_metered: self.stages,
             tuning: Tuning {

@@ -86,6 +86,9 @@ struct Settings {
     /// The round trip from each region to the nearest majority.
     majority_ms: BTreeMap<String, f64>,
     jitter_ms: f64,
+    /// The emulated errors of the nodes' clocks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clock_errors: Vec<String>,
     /// Whether the distances are those of a lab.
     lab: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,6 +237,7 @@ impl Settings {
             rtt_ms_max: plan.round_trip_ms_max(),
             majority_ms: plan.regions.iter().cloned().zip(plan.majority_round_trips_ms()).collect(),
             jitter_ms: plan.jitter_ms,
+            clock_errors: arguments.clocks.named(),
             lab: arguments.environment.lab,
             bandwidth_mbit: arguments.environment.bandwidth,
             via: format!("{via:?}").to_lowercase(),

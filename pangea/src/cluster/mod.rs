@@ -13,6 +13,7 @@
 //! closed, the node stops cleanly. This also works if this process was killed and could not stop
 //! the node.
 
+mod clocks;
 mod member;
 mod persistent_dir;
 mod plan;
@@ -31,6 +32,7 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 use crate::signals::Signals;
+pub use clocks::ClockErrors;
 pub use member::{LogTail, Member, ProcessHandle};
 use persistent_dir::PersistentDir;
 pub use plan::{Placement, Plan, RoundTrip, nodes_named};

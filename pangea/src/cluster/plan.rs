@@ -8,6 +8,7 @@ use pangea_baselines::free_ports;
 use pangea_core::ids::{NodeId, RegionId, ShardId};
 use pangea_core::partition::Partitions;
 use pangea_core::topology::{NodePlace, Replicas};
+use pangea_node::clock::ClockConfig;
 use pangea_node::config::{
     Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
 };
@@ -55,6 +56,8 @@ pub struct Plan {
     pub round_trips: Vec<RoundTrip>,
     /// The maximum additional random delay of each frame, in milliseconds.
     pub jitter_ms: f64,
+    /// The errors of the nodes' clocks, if they are emulated.
+    pub clock: Option<ClockConfig>,
     /// When a record counts as durable.
     pub durability: Durability,
     /// The keys of each node with a number.
@@ -93,6 +96,8 @@ struct File<'a> {
     partitions: Option<PartitionsConfig>,
     #[serde(skip_serializing_if = "<[RoundTrip]>::is_empty")]
     round_trips: &'a [RoundTrip],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock: Option<ClockConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wan: Option<WanConfig>,
 }
@@ -159,6 +164,7 @@ impl Plan {
             caches: 0,
             round_trips,
             jitter_ms: 0.0,
+            clock: None,
             durability: Durability::default(),
             // Most clusters are deleted when they stop.
             tuning: Tuning { workers: workers(regions.len()), stop_s: 0, ..Tuning::default() },
@@ -435,6 +441,7 @@ impl Plan {
             nodes: &nodes,
             partitions: (shards > 1).then(|| PartitionsConfig::of(&self.partitions)),
             round_trips: &self.round_trips,
+            clock: self.clock,
             wan: is_emulated
                 .then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
         };

@@ -21,7 +21,7 @@ use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
 use pangea_node::config::Tuning;
 
-use crate::cluster::{Cluster, DataLocation, Plan};
+use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan};
 use crate::failure::Failure;
 use crate::protocol::{
     MayLoseCommits, OfferedLevels, Setting, options_table, partitioned_names, with_protocol,
@@ -88,6 +88,8 @@ pub struct Arguments {
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]
     caches: bool,
+    #[command(flatten)]
+    clocks: ClockErrors,
     /// Setting of the protocol, for example calvin.epoch_ms=5. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -124,7 +126,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
     let plan = plan.placed(arguments.replicas_in.as_deref(), &arguments.non_voting)?;
-    let plan = Plan { caches: arguments.caches.into(), ..plan };
+    let clock = arguments.clocks.config(1);
+    let plan = Plan { caches: arguments.caches.into(), clock, ..plan };
     plan.check()?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));

@@ -39,7 +39,7 @@ use pangea_node::log::Durability;
 use pangea_sim::Levels;
 
 use crate::check::check_file;
-use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
+use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{
     MayLoseCommits, MayLoseUnnamed, Setting, options_table, partitioned_names, with_protocol,
@@ -153,6 +153,8 @@ pub struct Arguments {
     /// that the protocol offers]
     #[arg(long, value_name = "A,B,C|mixed")]
     isolation: Option<Levels>,
+    #[command(flatten)]
+    clocks: ClockErrors,
     /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -196,6 +198,7 @@ impl Arguments {
                 ..plan.tuning
             },
             caches: self.caches,
+            clock: self.clocks.config(self.seed),
             ..plan
         };
         plan.check()?;

@@ -144,7 +144,8 @@ impl Tiga {
         (footprint, shards): (Option<Footprint>, ShardSet),
     ) {
         let now = self.state.clock_us(cx);
-        let delay = self.time_to_arrive(shards) + self.state.headroom_us(shards, tries.late);
+        let delay =
+            self.time_to_arrive(shards, cx.now.at) + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
         let view = self.state.views.view.number;
@@ -258,24 +259,45 @@ impl Tiga {
 
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self, shards: ShardSet) -> i64 {
+    fn time_to_arrive(&self, shards: ShardSet, now: Timestamp) -> i64 {
         let State { replica, options, views, .. } = &self.state;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
-        let to_leader = leaders.map(|leader| self.delay_to(leader)).max().unwrap_or(0);
+        let to_leader = leaders.map(|leader| self.delay_to(leader, now)).max().unwrap_or(0);
         if !self.state.has_fast_path() {
             return to_leader;
         }
         let mut delays: Vec<i64> =
-            replica.topology.voter_ids().map(|it| self.delay_to(replica.node(it))).collect();
+            replica.topology.voter_ids().map(|it| self.delay_to(replica.node(it), now)).collect();
         delays.sort_unstable();
         let needed = Sizes::of(delays.len()).super_quorum();
         delays[needed - 1].max(to_leader) + Span::from_ms(options.headroom_ms).us as i64
     }
 
-    /// How long a message to a replica takes, by both clocks, in microseconds: negative if its
-    /// clock is behind by more.
-    fn delay_to(&self, node: NodeId) -> i64 {
+    /// How long a transaction takes to a replica: if that does not hear this node, another replica
+    /// of its shard hands the transaction on.
+    fn delay_to(&self, node: NodeId, now: Timestamp) -> i64 {
+        let State { cluster, node: here, .. } = &self.state;
+        let direct = self.delay_of_link(node);
+        if node == *here || self.state.are_linked(*here, node, now) {
+            return direct;
+        }
+        let shard = |node: NodeId| cluster.nodes[node.index()].shard;
+        let is_relay = |other: &NodeId| {
+            shard(*other) == shard(node)
+                && ![*here, node].contains(other)
+                && self.state.are_linked(*here, *other, now)
+        };
+        let relays = cluster.node_ids().filter(is_relay);
+        let by = |relay: NodeId| {
+            self.delay_of_link(relay) + cluster.one_way_between(relay, node).us as i64 + FLUSH_US
+        };
+        relays.map(by).min().map_or(direct, |by_relay| by_relay.max(direct))
+    }
+
+    /// How long a message to a node takes, by both clocks, in microseconds: negative if its clock
+    /// is behind by more.
+    fn delay_of_link(&self, node: NodeId) -> i64 {
         let State { cluster, node: here, delays, .. } = &self.state;
         if node == *here {
             return 0;
@@ -409,6 +431,9 @@ impl Tiga {
         cx.reply(done.ticket, outcome);
     }
 }
+
+/// How long a replica needs until a transaction that it hands on is on its disk, in microseconds.
+const FLUSH_US: i64 = 5_000;
 
 /// No measured delay counts as longer than this, in microseconds.
 const MOST_DELAY_US: i64 = 1_000_000;

@@ -73,9 +73,8 @@ fn report() -> Bytes {
 }
 
 fn proposal() -> Bytes {
-    let shards = [(txn(40), ShardSet::all(2))].into();
     let (before, floor) = (SnapshotVersion(2), stamp(900));
-    Proposal { suffix: suffix(), before, floor, shards }.encode()
+    Proposal { suffix: suffix(), before, floor }.encode()
 }
 
 fn replies() -> Bytes {
@@ -214,7 +213,7 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
         Message::Proposal { proposal, .. } => {
             let proposal = Proposal::decode(proposal)?;
             assert_eq!(Proposal::decode(&proposal.encode()), Ok(proposal.clone()));
-            Ok(size(proposal.shards.len()))
+            Ok(size(proposal.suffix.cells.len()))
         }
         Message::Notices { notices, .. } => Notices::decode(notices).map(|_| 0),
         Message::Items { items } => Ok(size(decode_items(items)?.len())),

@@ -151,10 +151,10 @@ impl State {
     }
 
     /// Whether a transaction that another leader has had at a stamp is in the log, or was. Cells
-    /// that are forgotten are in the logs of all shards, unless these may differ.
+    /// that are forgotten are committed on all shards.
     fn is_over(&self, txn: TxnId, stamp: Stamp) -> bool {
         let is_forgotten = stamp <= last_of(self.log.version_at(self.log.base()));
-        let is_void = self.options.may_detect() && self.done.contains(txn);
+        let is_void = self.done.contains(txn);
         // One that is over on another shard, and pending here, is void.
         let is_pending = self.leading.as_ref().is_some_and(|it| it.leader.stamp_of(txn).is_some());
         !is_pending && (self.log.contains(txn) || is_forgotten || is_void)
@@ -168,10 +168,10 @@ impl State {
         ordered.or_else(|| self.log.stamp_of(txn))
     }
 
-    /// The same, as the answer to a leader that has it pending. If leaders may release transactions
-    /// before they agree, it may be over here, and is void. Its stamp there does not matter then.
+    /// The same, as the answer to a leader that has it pending. If it is over here, it is void, and
+    /// its stamp there does not matter.
     fn stamp_told(&self, txn: TxnId) -> Option<Stamp> {
-        let is_void = || self.options.may_detect() && self.done.contains(txn);
+        let is_void = || self.done.contains(txn);
         self.stamp_here(txn).or_else(|| is_void().then_some(Stamp::ZERO))
     }
 }

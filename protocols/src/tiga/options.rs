@@ -89,9 +89,9 @@ pub enum Ordering {
 #[serde(rename_all = "kebab-case")]
 pub enum Approach {
     /// Before the release if they are near each other, and after it otherwise. Each view decides.
+    #[default]
     Auto,
     /// Before they release them.
-    #[default]
     Preventive,
     /// After that: their logs show whether all of them have used one stamp.
     Detective,
@@ -125,7 +125,7 @@ impl Default for Options {
             future_max_ms: 1_000,
             leaders: AUTO.to_owned(),
             move_ms: 5_000,
-            approach: Approach::Preventive,
+            approach: Approach::Auto,
             colocation_ms: 10,
             order: Ordering::Watermarks,
             clock_error_ms: 0,
@@ -222,12 +222,6 @@ impl Options {
             );
         }
         Ok(())
-    }
-
-    /// Whether leaders may release transactions before they agree, in some view. Nodes of a region
-    /// then compare the logs of their shards before they run a cell.
-    pub(super) fn may_detect(&self) -> bool {
-        self.approach != Approach::Preventive
     }
 
     /// The rule by which the leaders of a cluster release transactions.

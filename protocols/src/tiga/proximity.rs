@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn leaders_are_where_the_sum_of_load_and_distance_is_the_least() {
         assert_eq!(best([100, 900, 0], None), Some(0));
-        assert_eq!(best([0, 10, 990], None), Some(0), "c is not nearer to a majority than a is");
+        assert_eq!(best([0, 10, 990], None), Some(0), "a majority is as far from c as a is");
         assert_eq!(best([1, 1, 1], None), None, "there is too little load");
     }
 

@@ -63,7 +63,6 @@ use super::Tiga;
 use super::commit::{Commit, RECLAIM_VERSIONS_MAX};
 use super::log::{Log, Position, ViewNumber};
 use super::messages::Message;
-use super::options::Options;
 use super::stamp::Stamp;
 use super::state::State;
 pub(super) use checkpoint::ForOthers;
@@ -95,8 +94,6 @@ pub(super) struct Shards {
     own: ShardId,
     pub partitions: Arc<Partitions>,
     pub streams: BTreeMap<ShardId, Stream>,
-    /// Whether leaders may release transactions before they agree, so that logs are compared.
-    detects: bool,
     pub sharded: Sharded,
     /// The last position whose cell was passed to the executor.
     scheduled: Position,
@@ -149,7 +146,7 @@ pub(super) struct Stream {
 
 impl Shards {
     /// The state of a node of a divided cluster; `None` if there is one shard.
-    pub(super) fn of(topology: &Topology, me: NodeId, options: &Options) -> Option<Self> {
+    pub(super) fn of(topology: &Topology, me: NodeId) -> Option<Self> {
         let partitions = Arc::new(topology.partitions.clone());
         if partitions.shards() == 1 {
             return None;
@@ -178,7 +175,6 @@ impl Shards {
         Some(Self {
             own: here,
             streams: others.map(stream).collect(),
-            detects: options.may_detect(),
             sharded: Sharded::new(partitions.clone(), here),
             partitions,
             scheduled: Position(0),

@@ -181,7 +181,7 @@ impl State {
             own_replies: OwnReplies::new(),
             leading: None,
             noticed: Noticed::default(),
-            shards: Shards::of(&setup.topology, setup.me, &setup.options),
+            shards: Shards::of(&setup.topology, setup.me),
             raised: Stamp::ZERO,
             raised_at: 0,
             views: Views::new(all),

@@ -174,12 +174,7 @@ impl State {
             let txns = of_cell.iter().map(|entry| (entry.txn, entry.stamp)).collect();
             suffix.cells.push(Cell { version: cell_of(of_cell[0].stamp), txns });
         }
-        let several = entries_of(&suffix.cells).filter_map(|entry| {
-            let shards = self.transactions.get(entry.txn)?.request.shards;
-            (shards.len() > 1).then_some((entry.txn, shards))
-        });
-        let shards = several.collect();
-        (Proposal { suffix, before, floor, shards }, recovered.len())
+        (Proposal { suffix, before, floor }, recovered.len())
     }
 }
 

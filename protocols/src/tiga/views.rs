@@ -390,7 +390,7 @@ impl Tiga {
 
     /// Proposes the logs with which the view begins, if all leaders have proposed theirs.
     fn decide_start(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { views, cluster, options, .. } = &mut self.state;
+        let State { views, cluster, .. } = &mut self.state;
         let are_there = views.proposals.len() == usize::from(cluster.partitions.shards());
         // Otherwise the logs may have been decided already.
         if !are_there || views.decided != Some(views.view.number) {
@@ -398,7 +398,7 @@ impl Tiga {
         }
         cx.mark("tiga.start_proposed");
         let proposals: Vec<Proposal> = views.proposals.values().cloned().collect();
-        let logs = verify(&proposals, options.may_detect());
+        let logs = verify(&proposals);
         let logs = logs.iter().map(|log| Suffix { view: views.view.number, ..log.clone() });
         let logs = logs.map(|log| log.encode().to_vec()).collect();
         let decision = Decided::Start { number: views.view.number.0, base: views.started.0, logs };

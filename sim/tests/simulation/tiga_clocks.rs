@@ -6,7 +6,7 @@ use pangea_sim::Report;
 use pangea_sim::history::End;
 
 use crate::runs::clean;
-use crate::tiga_placed::{apart, bounded, moved, moved_once, wild};
+use crate::tiga_placed::{apart, bounded, moved, moved_once, remote, wild};
 
 /// The longest time in which nobody committed anything, `from_ms` after the first client began.
 fn pause_after(report: &Report, from_ms: u64) -> Span {
@@ -43,6 +43,30 @@ fn a_move_of_well_leaders_is_a_short_pause() {
         println!("{shards} shards: nobody committed for {} ms", pause.us / 1_000);
         let ways_max = if shards == 1 { 12 } else { 20 };
         assert!(pause < Span::from_ms(ways_max * 25), "{} ms", pause.us / 1_000);
+    }
+}
+
+/// Nodes measure their round trips, and tell how many transactions their clients begin.
+#[test]
+fn leaders_move_near_the_clients_and_stay_there() {
+    for shards in [1, 2] {
+        let (settings, options) = remote(shards);
+        let report = clean::<Tiga>(&settings, &options);
+        assert_eq!(report.counts.mark("tiga.leaders_moved"), 1, "{report}");
+        let operations = &report.history.operations;
+        let began = operations.iter().map(|it| it.invoked).min().expect("there are some");
+        let commits = operations.iter().filter(|it| matches!(it.end, End::Committed { .. }));
+        let median = |from_ms: u64, to_ms: u64| {
+            let (from, to) = (began + Span::from_ms(from_ms), began + Span::from_ms(to_ms));
+            let of = commits.clone().filter(|it| (from..to).contains(&it.invoked));
+            let mut took: Vec<u64> =
+                of.filter_map(|it| Some(it.ended?.since(it.invoked).us)).collect();
+            took.sort_unstable();
+            took[took.len() / 2]
+        };
+        let (before, after) = (median(0, 1_000), median(5_000, 10_000));
+        println!("{shards} shards: a median of {before} us before, and of {after} us after");
+        assert!(after * 2 < before, "{before} us before, {after} us after");
     }
 }
 

@@ -2,7 +2,7 @@
 //! clocks. Also for runs with planted bugs.
 
 use pangea_core::time::Span;
-use pangea_protocols::tiga::{Options, Ordering, Path};
+use pangea_protocols::tiga::{Approach, Options, Ordering, Path};
 use pangea_sim::Settings;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::faults::{Fault, Rule, Target};
@@ -56,6 +56,19 @@ pub fn moved_once(shards: u16) -> (Settings, Options) {
     };
     let options = Options { leaders: HOME.to_owned(), move_ms: 2_000, ..Options::default() };
     (settings, options)
+}
+
+/// Runs whose first leaders are in a region that is 75 ms from the two others. These are 20 ms apart.
+pub fn remote(shards: u16) -> (Settings, Options) {
+    let one_way = vec![vec![0, 75, 75], vec![75, 0, 20], vec![75, 20, 0]];
+    let settings = Settings {
+        shards,
+        one_way: Some(one_way),
+        clients_per_node: 8,
+        duration: Span::from_ms(10_000),
+        ..settings(8, "list-append")
+    };
+    (settings, Options { move_ms: 1_000, ..Options::default() })
 }
 
 /// Runs whose clocks are wild: they jump forward by an hour or back over a restart by a quarter of
@@ -145,8 +158,13 @@ pub fn bounded(seed: u64, is_right: bool) -> (Settings, Options) {
 /// Runs of two shards whose leaders are 40 ms apart, with good clocks and without faults.
 pub fn apart(order: Ordering) -> (Settings, Options) {
     let one_way = (0..3).map(|from| (0..3).map(|to| if from == to { 0 } else { 40 }).collect());
-    let options =
-        Options { leaders: "rotated".to_owned(), order, clock_error_ms: 2, ..Options::default() };
+    let options = Options {
+        leaders: "rotated".to_owned(),
+        approach: Approach::Preventive,
+        order,
+        clock_error_ms: 2,
+        ..Options::default()
+    };
     let clocks = ClockBounds { offset_max: Span::from_us(100), drift_ppm_max: 10 };
     let one_way = Some(one_way.collect());
     (Settings { shards: 2, one_way, clocks, ..settings(5, "register") }, options)

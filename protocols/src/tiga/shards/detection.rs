@@ -21,7 +21,8 @@
 //! the last. A node that has all lists up to there knows that the other shard has nothing else.
 //!
 //! A view with the preventive approach can follow one with the detective approach, and the other
-//! way round. So logs are compared in all views, unless the settings exclude the detective one.
+//! way round. A view can also begin with logs of which only some have a transaction. So logs are
+//! compared in all views.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -246,9 +247,6 @@ impl Shards {
     /// The transactions of a cell of this shard that another of their shards has at another stamp,
     /// or not at all. All shards are committed through the cell.
     pub(super) fn void_in(&self, cell: &Cell, transactions: &Transactions) -> BTreeSet<TxnId> {
-        if !self.detects {
-            return BTreeSet::new();
-        }
         let none = OfCell::default();
         let received = self.received.get(&cell.version).unwrap_or(&none);
         let mut void = BTreeSet::new();
@@ -278,9 +276,6 @@ impl Tiga {
     /// Lists the places of transactions in the cell at a committed position for the other shards.
     pub(super) fn list_places(&mut self, cx: &mut Cx<'_, Self>, position: Position) {
         let State { shards: Some(shards), log, transactions, .. } = &mut self.state else { return };
-        if !shards.detects {
-            return;
-        }
         let cell = log.cell(position);
         let others: Vec<ShardId> = shards.streams.keys().copied().collect();
         let lists = others.iter().map(|shard| (*shard, places_for(cell, transactions, *shard)));

@@ -97,7 +97,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::RejoinedVotes,
     Bug::NonVotingCounts,
     Bug::StartAfterOther,
-    Bug::StartUnverified,
     Bug::SettledAlone,
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,

@@ -9,8 +9,7 @@ impl Profile {
     pub(super) fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
         match bug {
             Bug::RecoveredForgotten => &[Self::Mute],
-            Bug::StartUnverified
-            | Bug::SettledAlone
+            Bug::SettledAlone
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten
