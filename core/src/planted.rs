@@ -333,6 +333,8 @@ bugs! {
         "A restarted node has not got the places that other shards had sent it.";
     RejoinedVotes, "rejoined-votes",
         "A replaced node counts in views and commits at once.";
+    NonVotingCounts, "non-voting-counts",
+        "Replicas without a vote count in commits and strict reads.";
 }
 
 impl fmt::Display for Bug {

@@ -69,6 +69,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether tables can be partitioned among the nodes of a region.
     const PARTITIONED: bool = false;
 
+    /// Whether a region may lack replicas of some shards.
+    const PARTIAL: bool = false;
+
     /// Whether nodes can have caches: see [`Topology::caches`].
     const CACHES: bool = false;
 

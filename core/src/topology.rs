@@ -1,5 +1,7 @@
 //! The topology of a cluster: its nodes, their locations, and the delays between them.
 
+mod replicas;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{NodeId, RegionId, ShardId};
 use crate::partition::Partitions;
 use crate::time::Span;
+pub use replicas::Replicas;
 
 /// The cluster as configured. The same on every node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,11 +25,19 @@ pub struct Topology {
     /// quorum, and `nodes`, [`Topology::node_ids`] and all numbers of nodes leave them out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<NodeId>,
+    /// The number of non-voting replicas: nodes that follow the log of their shard, count in no
+    /// quorum and lead nothing. They are the last nodes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub non_voting: u16,
     /// Expected one-way delay from region to region: `one_way[from][to]`.
     pub one_way: Vec<Vec<Span>>,
     /// The partitioning of tables over the shards.
     #[serde(skip)]
     pub partitions: Partitions,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 /// The location of a node.
@@ -51,6 +62,7 @@ impl Topology {
                 .map(|i| NodePlace { region: RegionId(i as u16), shard: ShardId(0) })
                 .collect(),
             caches: Vec::new(),
+            non_voting: 0,
             one_way: (0..n).map(|a| (0..n).map(|b| delay(a, b)).collect()).collect(),
             partitions: Partitions::default(),
         }
@@ -77,7 +89,9 @@ impl Topology {
         let is_of_it = |node: &NodeId| self.nodes[node.index()].shard == shard;
         let nodes: Vec<NodeId> = self.node_ids().filter(is_of_it).collect();
         let places = nodes.iter().map(|node| self.nodes[node.index()]).collect();
-        Group { topology: Arc::new(Self { nodes: places, ..self.clone() }), nodes }
+        let non_voting = nodes.iter().filter(|node| !self.votes(**node)).count() as u16;
+        let topology = Arc::new(Self { nodes: places, non_voting, ..self.clone() });
+        Group { topology, nodes }
     }
 
     /// The nodes with tables and the caches, in order.
@@ -136,7 +150,7 @@ impl Topology {
 
     /// f: the number of nodes that may be lost, the largest with `2 f + 1 <= n`.
     pub fn faults_tolerated(&self) -> usize {
-        (self.nodes.len().max(1) - 1) / 2
+        (self.voter_count().max(1) - 1) / 2
     }
 
     /// f + 1: in any set of this size, at least one node survives f losses.
@@ -146,7 +160,7 @@ impl Topology {
 
     /// More than half: any two sets of this size share a node.
     pub fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
+        self.voter_count() / 2 + 1
     }
 
     /// The name of the region of `node`.

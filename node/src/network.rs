@@ -96,7 +96,7 @@ fn connect<P: Protocol>(
     };
     let topology = handle.topology();
     let group = topology.group(topology.place_of(config.node).shard).topology;
-    let (majority, count) = (group.majority(), group.node_count());
+    let (majority, count) = (group.majority(), group.voter_count());
     let of_shard = match topology.partitions.shards() {
         1 => String::new(),
         shards => format!(" of its shard, and one node of each of the other {} shards", shards - 1),
@@ -154,6 +154,9 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &T
         hash.update(partitions_of(topology).as_bytes());
     }
     topology.caches.iter().for_each(|home| hash.update(&home.0.to_le_bytes()));
+    if topology.non_voting > 0 {
+        hash.update(&topology.non_voting.to_le_bytes());
+    }
     hash.digest()
 }
 

@@ -94,6 +94,17 @@ impl WithProtocol for SupportsPartitions {
     }
 }
 
+/// Whether a region may lack replicas of some shards with a protocol.
+pub struct SupportsPartial;
+
+impl WithProtocol for SupportsPartial {
+    type Output = bool;
+
+    fn run<P: Protocol>(self) -> bool {
+        P::PARTIAL
+    }
+}
+
 /// Whether nodes of a protocol can have caches.
 pub struct SupportsCaches;
 

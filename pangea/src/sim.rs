@@ -13,6 +13,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::time::Span;
+use pangea_core::topology::Replicas;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
@@ -40,10 +41,12 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
 /// another one, which a swarm may be given.
-const IN_SCENARIOS: [&str; 15] = [
+const IN_SCENARIOS: [&str; 17] = [
     "workload",
     "nodes",
     "partitions",
+    "replicas_in",
+    "non_voting",
     "caches",
     "clients",
     "ms",
@@ -62,7 +65,7 @@ const IN_SCENARIOS: [&str; 15] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that do not apply to predictions.
-const NOT_PREDICTED: [&str; 21] = [
+const NOT_PREDICTED: [&str; 23] = [
     "seeds",
     "minutes",
     "swarm",
@@ -72,6 +75,8 @@ const NOT_PREDICTED: [&str; 21] = [
     "trace",
     "history",
     "nodes",
+    "replicas_in",
+    "non_voting",
     "ms",
     "lists",
     "accounts",
@@ -162,6 +167,13 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas_in: Option<String>,
+    /// Number of further regions with one non-voting replica each; requires --protocol tiga
+    #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
+    non_voting: usize,
     /// Number of caches of each node; requires a protocol that has them
     #[arg(long, value_name = "N", default_value_t = Settings::default().caches)]
     caches: usize,
@@ -297,12 +309,19 @@ impl Arguments {
             return Err(Failure::Usage(message));
         }
         let default = Settings::default();
+        let replicas = self.replicas_in.as_ref().map(|text| {
+            let regions = Settings { nodes: self.nodes, ..Settings::default() }.topology().regions;
+            Replicas::parse(text, &regions)
+                .map_err(|why| Failure::Usage(format!("--replicas-in: {why}")))
+        });
         Ok(Settings {
             is_drawn: self.swarm,
             seed: self.seed.unwrap_or(default.seed),
             scenario: None,
             nodes: self.nodes,
             shards: self.partitions,
+            replicas: replicas.transpose()?,
+            non_voting: self.non_voting,
             caches: self.caches,
             workload: self.workload.clone(),
             clients_per_node: self.clients,

@@ -112,6 +112,17 @@ impl Replica {
         self.topology.peers_of(self.me)
     }
 
+    /// The other replicas of the group that vote.
+    pub(crate) fn voting_peers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let me = self.me;
+        self.topology.voter_ids().filter(move |peer| *peer != me)
+    }
+
+    /// Whether this replica votes.
+    pub(crate) fn votes(&self) -> bool {
+        self.topology.votes(self.me)
+    }
+
     /// Sends a message to a peer.
     pub(crate) fn send<P, M>(&self, cx: &mut Cx<'_, P>, peer: NodeId, message: M)
     where

@@ -21,6 +21,7 @@
 use std::str::FromStr;
 
 use pangea_core::time::Span;
+use pangea_core::topology::Replicas;
 use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,8 @@ struct Given {
     workload: Option<String>,
     nodes: Option<usize>,
     partitions: Option<u16>,
+    replicas_in: Option<String>,
+    non_voting: Option<usize>,
     caches: Option<usize>,
     clients: Option<usize>,
     ms: Option<u64>,
@@ -86,6 +89,8 @@ impl Scenario {
             workload: Some(settings.workload.clone()),
             nodes: Some(settings.nodes),
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
+            replicas_in: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
+            non_voting: Some(settings.non_voting).filter(|count| *count > 0),
             caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
@@ -169,7 +174,17 @@ impl Scenario {
             let why = format!("partitions = {shards}: must be from 1 to 8");
             return Err(self.wrong("partitions", why));
         }
-        let node_count = nodes * usize::from(shards);
+        let replicas = match &self.given.replicas_in {
+            Some(text) => Some(self.replicas(text, nodes, shards)?),
+            None => settings.replicas.clone(),
+        };
+        let non_voting = self.given.non_voting.unwrap_or(settings.non_voting);
+        let placed = Settings { nodes, shards, replicas, non_voting, ..settings.clone() };
+        let (node_count, regions) = (placed.node_count(), placed.regions());
+        if regions > NODES_MAX {
+            let why = format!("non_voting = {non_voting}: at most {NODES_MAX} regions");
+            return Err(self.wrong("non_voting", why));
+        }
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
             let why = format!("workload = {name:?}: unknown workload; known: {names}");
@@ -191,7 +206,7 @@ impl Scenario {
             None => (settings.one_way_max, settings.one_way),
             Some(Distances::Most(ms)) => (Span::from_ms(ms), None),
             Some(Distances::All(matrix)) => {
-                check_matrix(&matrix, nodes).map_err(|why| self.wrong("one_way_ms", why))?;
+                check_matrix(&matrix, regions).map_err(|why| self.wrong("one_way_ms", why))?;
                 (settings.one_way_max, Some(matrix))
             }
         };
@@ -199,6 +214,8 @@ impl Scenario {
         Ok(Settings {
             nodes,
             shards,
+            replicas: placed.replicas,
+            non_voting,
             caches: self.given.caches.unwrap_or(settings.caches),
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
@@ -222,6 +239,18 @@ impl Scenario {
             real_time: self.parsed("real_time", real_time, settings.real_time)?,
             ..settings
         })
+    }
+
+    fn replicas(&self, text: &str, nodes: usize, shards: u16) -> Result<Replicas, String> {
+        let regions = Settings { nodes, ..Settings::default() }.topology().regions;
+        let replicas = Replicas::parse(text, &regions);
+        let replicas = replicas.and_then(|replicas| match replicas.shards() {
+            found if found == usize::from(shards) => Ok(replicas),
+            found => {
+                Err(format!("replicas_in: replicas of {found} shards, and partitions = {shards}"))
+            }
+        });
+        replicas.map_err(|why| self.wrong("replicas_in", why))
     }
 
     /// Returns the given value, or else the default.

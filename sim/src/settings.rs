@@ -6,9 +6,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use pangea_core::guarantee::{Guarantee, Isolation};
+use pangea_core::ids::{RegionId, ShardId};
+use pangea_core::partition::Partitions;
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
-use pangea_core::topology::Topology;
+use pangea_core::topology::{NodePlace, Replicas, Topology};
 use pangea_core::workload::{self, InvalidSettings, Workload};
 
 use crate::clock::ClockBounds;
@@ -42,8 +44,13 @@ pub struct Settings {
     pub is_drawn: bool,
     /// The number of nodes, each in its own region; with several shards, the number of regions.
     pub nodes: usize,
-    /// The number of shards of the partitioned tables; each region has one node for each shard.
+    /// The number of shards of the partitioned tables; each region has one node for each shard,
+    /// unless `replicas` says otherwise.
     pub shards: u16,
+    /// The regions that have a replica of each shard, if some lack one.
+    pub replicas: Option<Replicas>,
+    /// The number of further regions that each have one non-voting replica, of the shards in turn.
+    pub non_voting: usize,
     /// The number of caches of each node.
     pub caches: usize,
     /// The workload: one of `pangea_core::workload::NAMES`.
@@ -140,6 +147,8 @@ impl Default for Settings {
             is_drawn: false,
             nodes: 3,
             shards: 1,
+            replicas: None,
+            non_voting: 0,
             caches: 0,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
@@ -251,13 +260,47 @@ impl Settings {
 
     /// The total number of nodes.
     pub fn node_count(&self) -> usize {
-        self.nodes * usize::from(self.shards)
+        let voting = match &self.replicas {
+            Some(replicas) => replicas.places(self.nodes).len(),
+            None => self.nodes * usize::from(self.shards),
+        };
+        voting + self.non_voting
+    }
+
+    /// The total number of regions.
+    pub fn regions(&self) -> usize {
+        self.nodes + self.non_voting
+    }
+
+    /// A cluster of these regions with its nodes in place.
+    ///
+    /// # Errors
+    /// If the replicas are those of another number of shards.
+    pub fn placed(&self, topology: Topology, partitions: Partitions) -> Result<Topology, String> {
+        let regions = 0..self.nodes as u16;
+        let everywhere = || {
+            let of = |_| regions.clone().map(RegionId).collect();
+            Replicas::new((0..self.shards).map(of).collect())
+        };
+        let topology = match &self.replicas {
+            Some(replicas) => topology.placed(partitions, replicas)?,
+            None if self.shards > 1 || self.non_voting > 0 => {
+                topology.placed(partitions, &everywhere()?)?
+            }
+            None => topology,
+        };
+        let place = |number: usize| NodePlace {
+            region: RegionId((self.nodes + number) as u16),
+            shard: ShardId((number % usize::from(self.shards)) as u16),
+        };
+        let places: Vec<NodePlace> = (0..self.non_voting).map(place).collect();
+        Ok(topology.with_non_voting(&places))
     }
 
     /// The cluster's topology with each node in its own region; the world draws the delays.
     pub fn topology(&self) -> Topology {
         assert!((1..=NODES_MAX).contains(&self.nodes), "there must be from 1 to {NODES_MAX} nodes");
-        let names: Vec<String> = (0..self.nodes)
+        let names: Vec<String> = (0..self.regions())
             .map(|i| match i / REGIONS.len() {
                 0 => REGIONS[i].to_owned(),
                 again => format!("{}-{}", REGIONS[i % REGIONS.len()], again + 1),
@@ -310,6 +353,12 @@ impl Settings {
         write!(f, "--seed {seed} --workload {workload} --nodes {nodes}")?;
         if self.shards > 1 {
             write!(f, " --partitions {}", self.shards)?;
+        }
+        if self.non_voting > 0 {
+            write!(f, " --non-voting {}", self.non_voting)?;
+        }
+        if let Some(replicas) = &self.replicas {
+            write!(f, " --replicas-in {}", replicas.text(&self.topology().regions))?;
         }
         if self.caches > 0 {
             write!(f, " --caches {}", self.caches)?;

@@ -122,8 +122,16 @@ impl<P: Protocol> Search<'_, '_, P> {
     /// Reduces every other setting as far as possible. Nodes come first because a failure takes
     /// longer to appear with fewer nodes, and a shortened run has no time to spare.
     fn lessen(&mut self) {
-        let steps: [fn(&Settings) -> Settings; 7] = [
-            |s| Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() },
+        let steps: [fn(&Settings) -> Settings; 9] = [
+            |s| Settings { replicas: None, ..s.clone() },
+            |s| Settings { non_voting: s.non_voting.saturating_sub(1), ..s.clone() },
+            |s| match s.replicas {
+                // They name regions.
+                Some(_) => s.clone(),
+                None => {
+                    Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() }
+                }
+            },
             |s| Settings { shards: (s.shards - 1).max(1), ..s.clone() },
             |s| Settings { duration: Span::from_ms(s.duration.us / 2_000), ..s.clone() },
             |s| Settings { duration: Span::from_ms(s.duration.us / 8_000 * 7), ..s.clone() },
@@ -144,5 +152,7 @@ impl<P: Protocol> Search<'_, '_, P> {
 fn is_possible(settings: &Settings) -> bool {
     let is_in_time = |rule: &Rule| rule.at_ms <= settings.duration.us / 1_000;
     let fits = |rule: &Rule| rule.fault.check(settings.node_count()).is_ok() && is_in_time(rule);
-    settings.duration.us >= 100_000 && settings.rules.iter().flatten().all(fits)
+    let shards = usize::from(settings.shards);
+    let are_placed = settings.replicas.as_ref().is_none_or(|it| it.shards() == shards);
+    are_placed && settings.duration.us >= 100_000 && settings.rules.iter().flatten().all(fits)
 }

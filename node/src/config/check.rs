@@ -140,7 +140,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
     }
     let mut by_id: BTreeMap<NodeId, NodeConfig> = BTreeMap::new();
     let mut addresses = BTreeMap::new();
-    for FileNode { id, region, shard, cache_of, peer, sql } in &file.nodes {
+    for FileNode { id, region, shard, cache_of, votes, peer, sql } in &file.nodes {
         let error = |span, message| Err(source.error(Some(span), message));
         let number = id.get_ref().0;
         if usize::from(number) >= count {
@@ -166,14 +166,16 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         let (peer, sql) = (*peer.get_ref(), *sql.get_ref());
         let shard = checked_shard(source, shard.as_ref())?;
         let cache_of = checked_home(source, file, (number, &region), cache_of.as_ref())?;
-        let node = NodeConfig { id: id_value, region, shard, cache_of, peer, sql };
+        let votes = votes.unwrap_or(true);
+        let node = NodeConfig { id: id_value, region, shard, cache_of, votes, peer, sql };
         if by_id.insert(id_value, node).is_some() {
             return error(id.span(), format!("id = {number}: already used by another node"));
         }
     }
     // The ids are distinct and below the number of nodes, so none is missing.
     let nodes: Vec<NodeConfig> = by_id.into_values().collect();
-    check_shards(&nodes).map_err(|message| source.error(None, message))?;
+    let checked = check_shards(&nodes).and_then(|()| check_votes(&nodes));
+    checked.map_err(|message| source.error(None, message))?;
     Ok(nodes)
 }
 
@@ -273,35 +275,53 @@ fn checked_shard(
     Err(source.error(Some(shard.span()), message))
 }
 
-/// If tables are partitioned, each region must have one node for each shard.
+/// If tables are partitioned, each shard must have a node, and at most one in a region. Whether a
+/// region may lack some shards depends on the protocol.
 fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
-    let shards = nodes.iter().map(|node| node.shard.0 + 1).max().unwrap_or(1);
+    let tables = || nodes.iter().filter(|node| node.cache_of.is_none());
+    let shards = tables().map(|node| node.shard.0 + 1).max().unwrap_or(1);
     if shards == 1 {
         return Ok(());
     }
-    let regions: BTreeSet<&String> = nodes.iter().map(|node| &node.region).collect();
-    for region in regions {
-        for shard in 0..shards {
-            let is_it = |node: &&NodeConfig| node.region == *region && node.shard.0 == shard;
-            let ids: Vec<_> = nodes.iter().filter(is_it).map(|node| node.id.0).collect();
-            match ids[..] {
-                [_] => {}
-                [] => {
-                    return Err(format!(
-                        "[[nodes]]: region {region:?} has no node with shard = {shard}; each \
-                         region needs one node for each of the {shards} shards"
-                    ));
-                }
-                [first, second, ..] => {
-                    return Err(format!(
-                        "[[nodes]]: nodes {first} and {second} of region {region:?} both have \
-                         shard = {shard}; each region needs exactly one node for each shard"
-                    ));
-                }
+    for shard in 0..shards {
+        let mut regions = BTreeMap::new();
+        for node in tables().filter(|node| node.shard.0 == shard) {
+            let (region, id) = (&node.region, node.id.0);
+            if let Some(first) = regions.insert(region, id) {
+                return Err(format!(
+                    "[[nodes]]: nodes {first} and {id} of region {region:?} both have shard = \
+                     {shard}; a region has at most one node for each shard"
+                ));
             }
+        }
+        if regions.is_empty() {
+            return Err(format!(
+                "[[nodes]]: no node has shard = {shard}, although one has shard = {}",
+                shards - 1
+            ));
         }
     }
     Ok(())
+}
+
+/// Nodes without a vote are the last ones, and no caches.
+fn check_votes(nodes: &[NodeConfig]) -> Result<(), String> {
+    let Some(first) = nodes.iter().position(|node| !node.votes) else { return Ok(()) };
+    if first == 0 {
+        return Err("[[nodes]]: no node has a vote".to_owned());
+    }
+    if let Some(cache) = nodes.iter().find(|node| node.cache_of.is_some()) {
+        let (id, of) = (cache.id.0, first);
+        return Err(format!("[[nodes]]: node {id} is a cache, and node {of} has `votes = false`"));
+    }
+    match nodes[first..].iter().find(|node| node.votes) {
+        None => Ok(()),
+        Some(node) => Err(format!(
+            "[[nodes]]: node {first} has `votes = false`, and node {} has a vote; nodes without a \
+             vote come after all others",
+            node.id.0
+        )),
+    }
 }
 
 /// A certificate and its key must be set together.

@@ -146,10 +146,21 @@ pub struct NodeConfig {
     /// The node whose last batches it keeps, if it is a cache. It then has no tables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_of: Option<NodeId>,
+    /// Whether it counts in quorums and may lead. One that does not is among the last nodes.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub votes: bool,
     /// The address for other nodes and native clients.
     pub peer: SocketAddr,
     /// The address for PostgreSQL clients.
     pub sql: SocketAddr,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(votes: &bool) -> bool {
+    *votes
 }
 
 fn is_default(clock: &ClockConfig) -> bool {
@@ -271,6 +282,8 @@ struct FileNode {
     shard: Option<Spanned<ShardId>>,
     #[serde(default)]
     cache_of: Option<Spanned<NodeId>>,
+    #[serde(default)]
+    votes: Option<bool>,
     peer: Spanned<SocketAddr>,
     sql: Spanned<SocketAddr>,
 }
@@ -476,6 +489,7 @@ impl Config {
             regions: self.regions.clone(),
             nodes: self.nodes.iter().filter(|node| node.cache_of.is_none()).map(place).collect(),
             caches: self.nodes.iter().filter_map(|node| node.cache_of).collect(),
+            non_voting: self.nodes.iter().filter(|node| !node.votes).count() as u16,
             one_way,
             partitions: self.divided().expect("partitions were checked"),
         }

@@ -193,8 +193,8 @@ fn shards_that_cant_be_are_named() {
     for (good, bad, message) in [
         (
             "region = \"b\", shard = 1",
-            "region = \"b\", shard = 2",
-            "\"a\" has no node with shard = 2",
+            "region = \"b\", shard = 3",
+            "no node has shard = 2, although one has shard = 3",
         ),
         ("region = \"b\", shard = 1", "region = \"b\"", "nodes 2 and 3 of region \"b\" both"),
         (
@@ -215,6 +215,27 @@ fn shards_that_cant_be_are_named() {
         let error = Config::parse("node.toml", &DIVIDED.replace(good, bad)).expect_err(bad);
         assert!(error.to_string().contains(message), "{bad}: {error}");
     }
+}
+
+#[test]
+fn a_region_may_lack_a_shard_if_the_protocol_permits_it() {
+    let text = DIVIDED.replace("region = \"b\", shard = 1", "region = \"b\", shard = 2");
+    let topology = Config::parse("node.toml", &text).unwrap().topology();
+    assert_eq!(topology.node_at(RegionId(0), ShardId(2)), None);
+    let why = topology.check_replicas("calvin", false).unwrap_err();
+    assert!(why.contains("region \"a\" has no node with shard = 2"), "{why}");
+}
+
+#[test]
+fn nodes_without_a_vote_come_last() {
+    let of = |id: u16| format!("id = {id}, region = \"b\"");
+    let without = |text: &str, id| text.replace(&of(id), &format!("{}, votes = false", of(id)));
+    let last = without(DIVIDED, 3);
+    let config = Config::parse("node.toml", &last).unwrap();
+    assert_eq!((config.topology().non_voting, config.topology().voter_count()), (1, 3));
+    assert_eq!(Config::parse("again", &config.to_toml()).unwrap().topology(), config.topology());
+    let error = Config::parse("node.toml", &without(DIVIDED, 2)).expect_err("not the last");
+    assert!(error.to_string().contains("node 2 has `votes = false`, and node 3"), "{error}");
 }
 
 /// If someone forgot the shards, two nodes of a region silently became two copies of all data.

@@ -264,7 +264,7 @@ impl Reachability {
     fn describe_first(&self, first: &FirstStart, seen: &Seen) -> String {
         let FirstStart { needed, missing } = first;
         let of = self.of_shard();
-        let needs = match self.group.nodes().len() {
+        let needs = match self.voters().len() {
             count if count == *needed => format!("all {count} nodes{of}"),
             count => format!("{needed} of the {count} nodes{of}"),
         };
@@ -277,9 +277,15 @@ impl Reachability {
         self.is_majority(seen) && self.missing_shards(seen).next().is_none()
     }
 
+    /// The replicas of this node's shard that vote.
+    fn voters(&self) -> &[NodeId] {
+        &self.group.nodes()[..self.group.topology.voter_count()]
+    }
+
     fn is_majority(&self, seen: &Seen) -> bool {
         let is_connected = |node: &&NodeId| seen.connected.contains(node);
-        self.group.nodes().iter().filter(is_connected).count() >= self.group.topology.majority()
+        let voters = self.voters().iter().filter(is_connected);
+        voters.count() >= self.group.topology.majority()
     }
 
     /// The shards without a connected node.
@@ -314,7 +320,7 @@ impl Reachability {
             });
             return all.collect::<Vec<_>>().join("; ");
         }
-        let nodes = || self.group.nodes().iter().copied();
+        let nodes = || self.voters().iter().copied();
         format!(
             "no majority of nodes{} is reachable from {here}; reachable: {}; unreachable: {}",
             self.of_shard(),

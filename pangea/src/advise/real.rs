@@ -203,7 +203,7 @@ fn ran(measured: &Measured, names: &[String]) -> Ran {
             throughput_per_sec: run.throughput_per_sec(),
             regions: names.iter().enumerate().map(region).collect(),
             aborted: aborted / (aborted + committed).max(1.0),
-            wan_bytes_per_txn: run.used.wan(1).wire_bytes as f64 / committed.max(1.0),
+            wan_bytes_per_txn: run.used.wan(|node| node).wire_bytes as f64 / committed.max(1.0),
         },
         pauses_ms: names.iter().enumerate().map(pause).collect(),
     }

@@ -63,19 +63,19 @@ pub fn has_measured(stats: &Stats, hit: &BTreeSet<usize>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Checks the data, which have this number of shards. All clients must have finished.
+/// Checks the data, whose shards are on these nodes. All clients must have finished.
 ///
 /// # Errors
 /// The violation.
 pub async fn all(
     clients: &[Client],
-    partitions: &Partitions,
+    (partitions, of_nodes): (&Partitions, &[usize]),
     workload: &Workload,
     settings: &workload::Settings,
     commits: Commits,
 ) -> Result<Checked, Failure> {
     let shards = usize::from(partitions.shards());
-    let (version, digests) = replicas::equal_by_shard(clients, shards).await?;
+    let (version, digests) = replicas::equal_by_shard(clients, of_nodes).await?;
     let (unknown, watched) = (commits.unknown.values().sum::<u64>(), commits.newest.len());
     // The replicas are identical, so one of them is checked for all.
     let verdict = match shards {
@@ -84,7 +84,9 @@ pub async fn all(
             verdict.map_err(|error| Failure::failed("check failed", error))?
         }
         _ => {
-            let (workload, of_each) = (workload.clone(), clients[..shards].to_vec());
+            let firsts = replicas::first_of_each(of_nodes).into_iter();
+            let of_each = firsts.map(|node| clients[node].clone()).collect();
+            let workload = workload.clone();
             let check = move |rows: &dyn Rows| {
                 let report = workload.check(rows)?;
                 workload.check_commits(&report, rows, &commits).map(|()| report.to_string())

@@ -1,6 +1,6 @@
 //! The costs of a run: CPU time by node and stage, memory, disks, and WAN traffic by link.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -79,9 +79,9 @@ struct Link {
 impl Costs {
     /// Costs of a run that committed this number of transactions in this number of seconds.
     ///
-    /// The nodes have these names. Each region has `of_region` consecutive nodes.
+    /// The nodes have these names, and are in these regions.
     pub fn new(
-        (regions, of_region): (&[String], usize),
+        (regions, region_of): (&[String], &dyn Fn(usize) -> usize),
         used: &Usage,
         committed: u64,
         seconds: f64,
@@ -105,9 +105,10 @@ impl Costs {
         let router_cpu_us = used.lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
         let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us + router_cpu_us;
         let fsyncs = counted("fsyncs");
-        let wan = used.wan(of_region);
+        let wan = used.wan(region_of);
         let payload = payload_bytes(used);
-        let peers = (regions.len() / of_region).saturating_sub(1) as f64;
+        let all: BTreeSet<usize> = (0..regions.len()).map(region_of).collect();
+        let peers = all.len().saturating_sub(1) as f64;
         let over = payload.map(|payload| wan.wire_bytes as f64 / payload / peers);
         let link = |carried: &LinkTraffic| Link {
             bytes_per_txn: carried.wire_bytes as f64 / txns,
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn links_add_up_to_the_total_and_payload_is_counted_once() {
         let regions = ["a".to_owned(), "b".to_owned()];
-        let costs = Costs::new((&regions, 1), &used(), 10, 2.0);
+        let costs = Costs::new((&regions, &|node| node), &used(), 10, 2.0);
         let links = || costs.links.values().flat_map(BTreeMap::values);
         let bytes: f64 = links().map(|link| link.bytes_per_txn).sum();
         assert!((bytes - costs.wan_bytes_per_txn).abs() < 1e-9 && bytes == 170.0, "{bytes}");
@@ -357,7 +358,8 @@ mod tests {
             *link = link.plus(*link);
         }
         let regions = ["a".to_owned(), "b".to_owned()];
-        let over = Costs::new((&regions, 1), &used, 10, 2.0).wan_bytes_over_payload.unwrap();
+        let over =
+            Costs::new((&regions, &|node| node), &used, 10, 2.0).wan_bytes_over_payload.unwrap();
         assert!((over - 2.0 * 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
     }
 
@@ -369,7 +371,7 @@ mod tests {
             counters: vec![BTreeMap::from([(PAYLOAD.to_owned(), 500)])],
             ..Usage::default()
         };
-        let costs = Costs::new((&["a".to_owned()], 1), &alone, 1, 1.0);
+        let costs = Costs::new((&["a".to_owned()], &|node| node), &alone, 1, 1.0);
         assert_eq!((costs.wan_bytes_per_txn, costs.wan_bytes_over_payload), (0.0, None));
         assert!(!costs.to_string().contains("WAN"));
     }

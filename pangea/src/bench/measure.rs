@@ -120,8 +120,9 @@ pub(super) async fn ours(
         watched: arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs)),
     };
     let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &probe).await?;
-    let partitions = &cluster.plan.partitions;
-    let checked = check::all(&clients, partitions, workload, settings, commits).await?;
+    let (partitions, of_nodes) = (&cluster.plan.partitions, cluster.plan.shards_of_nodes());
+    let shards = (partitions, &of_nodes[..]);
+    let checked = check::all(&clients, shards, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 

@@ -167,6 +167,14 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas_in: Option<String>,
+    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
+    /// requires --protocol tiga
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    non_voting: Vec<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]
     caches: bool,
@@ -278,6 +286,12 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
+        if self.via == Via::Process && (self.replicas_in.is_some() || !self.non_voting.is_empty()) {
+            let message = "--replicas-in, --non-voting: such nodes are separate processes; leave out \
+                           --via process";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
         if self.caches && self.via == Via::Process {
             let message = "--caches: caches are separate processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));

@@ -147,8 +147,14 @@ async fn measure(
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
     let mut ours = InProcessTarget { places, clients: &clients, watched };
     let (runs, commits) = measure_all(arguments, drive, &[], &mut ours, &probe).await?;
-    let checked =
-        checks::all(&clients, &Partitions::default(), workload, settings, commits).await?;
+    let checked = checks::all(
+        &clients,
+        (&Partitions::default(), &vec![0; clients.len()]),
+        workload,
+        settings,
+        commits,
+    )
+    .await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 

@@ -273,7 +273,8 @@ impl Report {
         let seconds = elapsed.as_secs_f64();
         let all = stats.all();
         let places = plan.places();
-        let costs = Costs::new((&places, plan.shards()), &used, all.count(), seconds);
+        let costs =
+            Costs::new((&places, &|node| plan.region_of(node)), &used, all.count(), seconds);
         let traces = TracedTransactions::new(&used.traces, &stats.traced_calls);
         let parts = Parts { stats, traces: &traces, seconds };
         let regions: Vec<Region> = (0..places.len()).map(|index| parts.region(index)).collect();

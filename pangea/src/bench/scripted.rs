@@ -124,11 +124,11 @@ pub(super) async fn ours(
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let probe = UsageProbe::of_nodes(environment, cluster.process_handles(), &clients);
     let probe = probe.with_retries(work.retries.clone());
-    let (places, shards) = (cluster.plan.places(), cluster.plan.shards());
+    let (places, shards) = (cluster.plan.places(), cluster.plan.shards_of_nodes());
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
     let mut ours = PangeaTarget { places, environment, cluster, clients: &clients, watched };
     let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &probe).await?;
-    let (version, digests) = replicas::equal_by_shard(&clients, shards).await?;
+    let (version, digests) = replicas::equal_by_shard(&clients, &shards).await?;
     let facts = work.check(&commits).await?;
     let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
     let (version, digest) = (Some(version.0), digests.join(" "));

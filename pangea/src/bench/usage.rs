@@ -187,10 +187,9 @@ impl Usage {
         })
     }
 
-    /// Returns the traffic from nodes to other regions. Each region has this number of consecutive
-    /// nodes.
-    pub fn wan(&self, of_region: usize) -> LinkTraffic {
-        let is_far = |from: usize, to: usize| from / of_region != to / of_region;
+    /// Returns the traffic from nodes to other regions. The nodes are in these regions.
+    pub fn wan(&self, region_of: impl Fn(usize) -> usize) -> LinkTraffic {
+        let is_far = |from: usize, to: usize| region_of(from) != region_of(to);
         let far = self.links.iter().enumerate().flat_map(|(from, sent)| {
             let of_node = sent.iter().enumerate().filter(move |(to, _)| is_far(from, *to));
             of_node.map(|(_, link)| *link)
@@ -276,7 +275,7 @@ mod tests {
         let before = Usage { links: links(10, 4), counters: counters(3), ..Usage::default() };
         let after = Usage { links: links(25, 6), counters: counters(10), ..Usage::default() };
         let since = after.since(&before);
-        assert_eq!((since.wan(1).wire_bytes, since.counters[0]["epochs"]), (17, 7));
+        assert_eq!((since.wan(|node| node).wire_bytes, since.counters[0]["epochs"]), (17, 7));
         assert_eq!(since.links, links(15, 2));
         let level = |n| {
             let counters = vec![BTreeMap::from([("rows_bytes".to_owned(), n)])];

@@ -127,7 +127,7 @@ fn costs(
         explained_percent: rounded(explained_us / nodes_us * 100.0),
     };
     // Acknowledgements and votes are not compressed, but they are small compared to batches.
-    let wan = used.wan(1);
+    let wan = used.wan(|node| node);
     let wire_bytes_per_byte = match wan.bytes {
         0 => 1.0,
         plain => wan.wire_bytes as f64 / plain as f64,

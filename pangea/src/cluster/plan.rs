@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use pangea_baselines::free_ports;
-use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::ids::{NodeId, RegionId, ShardId};
 use pangea_core::partition::Partitions;
+use pangea_core::topology::{NodePlace, Replicas};
 use pangea_node::clock::ClockConfig;
 use pangea_node::config::{
     Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
@@ -15,7 +16,9 @@ use pangea_node::log::Durability;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::protocol::{CheckOptions, NodesMin, SupportsCaches, SupportsPartitions, with_protocol};
+use crate::protocol::{
+    CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, with_protocol,
+};
 use crate::regions;
 
 /// The largest number of regions of a cluster: each is a process on this machine.
@@ -38,10 +41,15 @@ pub struct Plan {
     pub protocol: String,
     /// The protocol's settings that are not the default.
     pub options: toml::Table,
-    /// The regions' names. Each region has one node for each shard.
+    /// The regions' names. Each region has one node for each shard, unless `replicas` says
+    /// otherwise.
     pub regions: Vec<String>,
     /// The number of shards, and the partitioning rules.
     pub partitions: Partitions,
+    /// The regions that have a replica of each shard, if some lack one.
+    pub replicas: Option<Replicas>,
+    /// The regions that have only a non-voting replica of the first shard.
+    pub non_voting: Vec<String>,
     /// The number of caches of each node.
     pub caches: u16,
     /// The round trip of each pair of regions.
@@ -151,6 +159,8 @@ impl Plan {
             options: toml::Table::new(),
             regions: regions.to_vec(),
             partitions: Partitions::default(),
+            replicas: None,
+            non_voting: Vec::new(),
             caches: 0,
             round_trips,
             jitter_ms: 0.0,
@@ -170,19 +180,95 @@ impl Plan {
         Self { partitions, tuning: Tuning { workers, ..self.tuning }, ..self }
     }
 
-    /// Returns the number of nodes of each region.
+    /// Returns the same cluster with these replicas of its shards, as [`Replicas::parse`] reads
+    /// them, and with non-voting replicas of the first shard in some regions. Without a text each
+    /// other region has all shards.
+    ///
+    /// # Errors
+    /// If they are not those of this cluster's shards and regions.
+    pub fn placed(self, replicas: Option<&str>, non_voting: &[String]) -> Result<Self, Failure> {
+        if replicas.is_none() && non_voting.is_empty() {
+            return Ok(self);
+        }
+        if let Some(name) = non_voting.iter().find(|name| !self.regions.contains(name)) {
+            return Err(Failure::Usage(format!("--non-voting: {name:?} is not among --regions")));
+        }
+        let has_votes =
+            |region: &RegionId| !non_voting.contains(&self.regions[usize::from(region.0)]);
+        let regions = || (0..self.regions.len() as u16).map(RegionId);
+        let found = match replicas {
+            Some(text) => Replicas::parse(text, &self.regions),
+            None => {
+                let of = |_| regions().filter(has_votes).collect();
+                Replicas::new((0..self.shards()).map(of).collect())
+            }
+        };
+        let replicas = found.and_then(|replicas| self.checked(replicas, non_voting));
+        let replicas = replicas.map_err(|why| Failure::Usage(format!("--replicas-in: {why}")))?;
+        let nodes = replicas.places(self.regions.len()).len() + non_voting.len();
+        let tuning = Tuning { workers: workers(nodes), ..self.tuning };
+        let non_voting = non_voting.to_vec();
+        Ok(Self { replicas: Some(replicas), non_voting, tuning, ..self })
+    }
+
+    /// Checks that there are replicas of each shard, and in each region either voting ones or a
+    /// non-voting one.
+    fn checked(&self, replicas: Replicas, non_voting: &[String]) -> Result<Replicas, String> {
+        let (found, shards) = (replicas.shards(), self.shards());
+        if found != shards {
+            return Err(format!("replicas of {found} shards are given, and --partitions {shards}"));
+        }
+        for (region, name) in (0..).map(RegionId).zip(&self.regions) {
+            let mut shards = (0..self.partitions.shards()).map(ShardId);
+            let has_some = shards.any(|shard| replicas.contains(region, shard));
+            match (has_some, non_voting.contains(name)) {
+                (true, true) => return Err(format!("region {name:?} has replicas that vote")),
+                (false, false) => return Err(format!("region {name:?} has no replica")),
+                (true, false) | (false, true) => {}
+            }
+        }
+        Ok(replicas)
+    }
+
+    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         usize::from(self.partitions.shards())
+    }
+
+    /// Returns the region and the shard of each node, in order.
+    fn node_places(&self) -> Vec<NodePlace> {
+        if let Some(replicas) = &self.replicas {
+            let mut places = replicas.places(self.regions.len());
+            let is_it =
+                |region: &u16| self.non_voting.contains(&self.regions[usize::from(*region)]);
+            let non_voting = (0..self.regions.len() as u16).filter(is_it);
+            let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
+            places.extend(non_voting.map(place));
+            return places;
+        }
+        let place = |index: usize| NodePlace {
+            region: RegionId((index / self.shards()) as u16),
+            shard: ShardId((index % self.shards()) as u16),
+        };
+        (0..self.regions.len() * self.shards()).map(place).collect()
+    }
+
+    /// Returns the shard of each node, in order.
+    pub fn shards_of_nodes(&self) -> Vec<usize> {
+        self.node_places().iter().map(|place| usize::from(place.shard.0)).collect()
     }
 
     /// Returns the names of the nodes, in order: their regions, with their shards if tables are
     /// partitioned.
     pub fn places(&self) -> Vec<String> {
-        let of_region = |region: &String| match self.shards() {
-            1 => vec![region.clone()],
-            shards => (0..shards).map(|shard| format!("{region}.{shard}")).collect(),
+        let name = |place: &NodePlace| {
+            let region = &self.regions[usize::from(place.region.0)];
+            match self.shards() {
+                1 => region.clone(),
+                _ => format!("{region}.{}", place.shard.0),
+            }
         };
-        self.regions.iter().flat_map(of_region).collect()
+        self.node_places().iter().map(name).collect()
     }
 
     /// Returns the name of a node or cache, by number: caches come after all nodes.
@@ -198,7 +284,8 @@ impl Plan {
 
     /// Returns the region of a node or cache, by number.
     pub fn region_of(&self, node: usize) -> usize {
-        node % self.places().len() / self.shards()
+        let places = self.node_places();
+        usize::from(places[node % places.len()].region.0)
     }
 
     /// Returns the number of nodes and caches.
@@ -220,16 +307,23 @@ impl Plan {
         self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
     }
 
-    /// Returns the round trip from each region to the nearest majority of the regions, itself
-    /// included, in milliseconds. No commit that survives the loss of a region can be faster.
+    /// Returns the round trip from each region to the nearest majority of a shard's voting replicas,
+    /// in milliseconds, for the shard with the shortest one. No commit that survives the loss of a
+    /// region can be faster.
     pub fn majority_round_trips_ms(&self) -> Vec<f64> {
-        let needed = self.regions.len() / 2;
-        let from = |region: &String| {
-            let others = self.regions.iter().filter(|other| *other != region);
+        let places = self.node_places();
+        let voters = &places[..places.len() - self.non_voting.len()];
+        let to_majority = |region: &String, shard: usize| {
+            let of = voters.iter().filter(|place| usize::from(place.shard.0) == shard);
+            let far = |place: &NodePlace| &self.regions[usize::from(place.region.0)];
             let mut trips: Vec<f64> =
-                others.map(|other| self.round_trip_ms(region, other)).collect();
+                of.map(|place| self.round_trip_ms(region, far(place))).collect();
             trips.sort_by(f64::total_cmp);
-            needed.checked_sub(1).map_or(0.0, |last| trips[last])
+            trips[trips.len() / 2]
+        };
+        let from = |region: &String| {
+            let all = (0..self.shards()).map(|shard| to_majority(region, shard));
+            all.min_by(f64::total_cmp).unwrap_or_default()
         };
         self.regions.iter().map(from).collect()
     }
@@ -243,8 +337,8 @@ impl Plan {
         let nodes = self.places().len();
         if nodes > NODES_MAX && self.shards() > 1 {
             return Err(Failure::Usage(format!(
-                "{} regions with {} partitions each are {nodes} nodes; at most {NODES_MAX} run on \
-                 one machine",
+                "{} regions with {} partitions are {nodes} nodes; at most {NODES_MAX} run on one \
+                 machine",
                 self.regions.len(),
                 self.shards()
             )));
@@ -256,6 +350,13 @@ impl Plan {
         if self.shards() > 1 && !with_protocol(&self.protocol, SupportsPartitions)? {
             return Err(Failure::Usage(format!(
                 "--partitions: protocol {:?} stores all rows on each node",
+                self.protocol
+            )));
+        }
+        if self.replicas.is_some() && !with_protocol(&self.protocol, SupportsPartial)? {
+            return Err(Failure::Usage(format!(
+                "--replicas-in, --non-voting: protocol {:?} needs a voting replica of each shard in each \
+                 region",
                 self.protocol
             )));
         }
@@ -286,11 +387,14 @@ impl Plan {
             [] => free_addresses(2 * self.process_count())?,
             placements => {
                 assert_eq!(placements.len(), self.regions.len(), "one environment per region");
-                let ports = (PORT_FIRST..).take(2 * self.shards());
-                let of_placement = |placement: &Placement| {
-                    ports.clone().map(|port| (placement.address, port)).collect::<Vec<_>>()
+                let mut ports = vec![PORT_FIRST; placements.len()];
+                let of_node = |place: &NodePlace| {
+                    let region = usize::from(place.region.0);
+                    let (address, port) = (placements[region].address, ports[region]);
+                    ports[region] += 2;
+                    [port, port + 1].map(|port| SocketAddr::from((address, port)))
                 };
-                placements.iter().flat_map(of_placement).map(SocketAddr::from).collect()
+                self.node_places().iter().flat_map(of_node).collect()
             }
         };
         assert!(self.caches == 0 || self.placements.is_empty(), "caches are on loopback");
@@ -308,11 +412,13 @@ impl Plan {
     ) -> Result<Config, Failure> {
         let shards = self.shards();
         assert_eq!(addresses.len(), 2 * self.process_count(), "two for each node");
-        let node_count = self.places().len();
+        let places = self.node_places();
+        let node_count = places.len();
         let node = |(index, addresses): (usize, &[SocketAddr])| NodeConfig {
             id: NodeId(index as u16),
             region: self.regions[self.region_of(index)].clone(),
-            shard: ShardId((index % shards) as u16),
+            shard: places[index % node_count].shard,
+            votes: index % node_count + self.non_voting.len() < node_count,
             cache_of: (index >= node_count).then(|| NodeId((index % node_count) as u16)),
             peer: addresses[0],
             sql: addresses[1],
@@ -427,6 +533,42 @@ mod tests {
         assert!(of_other.to_string().contains("all rows on each node"), "{of_other}");
         let too_many = plan.divided(Partitions::new(20, Rule::Everywhere)).check().unwrap_err();
         assert!(too_many.to_string().contains("60 nodes"), "{too_many}");
+    }
+
+    #[test]
+    fn regions_have_the_replicas_that_are_given() {
+        let partitions = Partitions::new(2, Rule::Hash { prefix_bytes: 4 });
+        let plan = Plan { protocol: "tiga".to_owned(), ..plan() }.divided(partitions);
+        let text = "us-east,eu-west,af-south/eu-west";
+        let placed = plan.clone().placed(Some(text), &[]).unwrap();
+        placed.check().unwrap();
+        assert_eq!(placed.places(), ["us-east.0", "eu-west.0", "eu-west.1", "af-south.0"]);
+        assert_eq!([0, 1, 2, 3].map(|node| placed.region_of(node)), [0, 1, 1, 2]);
+        assert_eq!(placed.shards_of_nodes(), [0, 0, 1, 0]);
+        let topology = placed.configs(Path::new("/d")).unwrap()[0].topology();
+        let names: Vec<_> = topology.node_ids().map(|node| topology.place_name(node)).collect();
+        assert_eq!(names, placed.places());
+        let placement = |number: u8| Placement {
+            address: [10, 9, number, 1].into(),
+            command_prefix: Vec::new(),
+        };
+        let placements = (1..=3).map(placement).collect();
+        let apart = Plan { placements, ..placed.clone() }.configs(Path::new("/d")).unwrap();
+        let peers = apart[0].nodes.iter().map(|node| node.peer.to_string());
+        assert_eq!(peers.collect::<Vec<_>>()[1..3], ["10.9.2.1:21000", "10.9.2.1:21002"]);
+        let calvin = Plan { protocol: "calvin".to_owned(), ..placed }.check().unwrap_err();
+        assert!(calvin.to_string().contains("needs a voting replica of each shard"), "{calvin}");
+        let few = plan.clone().placed(Some("us-east"), &[]).unwrap_err().to_string();
+        assert!(few.contains("replicas of 1 shards are given, and --partitions 2"), "{few}");
+        let south = names(&["af-south"]);
+        let without = plan.clone().placed(None, &south).unwrap();
+        without.check().unwrap();
+        let expected = ["us-east.0", "us-east.1", "eu-west.0", "eu-west.1", "af-south.0"];
+        assert_eq!(without.places(), expected);
+        let topology = without.configs(Path::new("/d")).unwrap()[4].topology();
+        assert_eq!((topology.non_voting, topology.voter_count()), (1, 4));
+        let both = plan.placed(Some(&format!("{text}/us-east")), &south).unwrap_err().to_string();
+        assert!(both.contains("replicas of 3 shards"), "{both}");
     }
 
     #[test]

@@ -52,21 +52,29 @@ pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
 /// If replicas of a shard differ, or a replica does not catch up.
 pub async fn equal_by_shard(
     clients: &[Client],
-    shards: usize,
+    shards: &[usize],
 ) -> Result<(SnapshotVersion, Vec<u64>), Failure> {
     let version = settled(clients).await?;
     // There are no more writes, so any later version has the same data.
     let digests = digests(clients).await.map_err(|error| Failure::failed("check failed", error))?;
-    let differs = |index: &usize| digests[*index] != digests[index % shards];
+    let firsts = first_of_each(shards);
+    let differs = |index: &usize| digests[*index] != digests[firsts[shards[*index]]];
     if let Some(different) = (0..digests.len()).find(differs) {
-        let first = different % shards;
+        let first = firsts[shards[different]];
         let (a, b) = (clients[first].region(), clients[different].region());
         return Err(Failure::Failed(format!(
             "check failed: replicas differ: digest {:016x} in {a}, {:016x} in {b}",
             digests[first], digests[different]
         )));
     }
-    Ok((version, digests[..shards].to_vec()))
+    Ok((version, firsts.iter().map(|first| digests[*first]).collect()))
+}
+
+/// Returns the first node of each shard, if the nodes have these shards.
+pub fn first_of_each(shards: &[usize]) -> Vec<usize> {
+    let count = shards.iter().max().map_or(0, |last| last + 1);
+    let first = |shard| shards.iter().position(|it| *it == shard);
+    (0..count).map(|shard| first(shard).expect("each shard has a node")).collect()
 }
 
 /// Returns the digest of every node's newest version, in order.

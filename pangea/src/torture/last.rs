@@ -44,7 +44,7 @@ pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
 pub async fn settle(
     places: &[Place],
     natives: &[Native],
-    shards: usize,
+    shards: &[usize],
 ) -> Result<(SnapshotVersion, String), Failure> {
     for place in places {
         let insert = "insert into probes values ($1)";

@@ -127,6 +127,14 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
+    /// --protocol tiga [default: all regions]
+    #[arg(long, value_name = "A,B/B,C")]
+    replicas_in: Option<String>,
+    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
+    /// requires --protocol tiga
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    non_voting: Vec<String>,
     /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=CACHES_MAX))]
@@ -175,6 +183,7 @@ impl Arguments {
             1 => plan,
             shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
         };
+        let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
@@ -387,7 +396,8 @@ async fn torture(
 
     let met = clients.end(END_DEADLINE).await?;
     let natives = cluster.clients().await?;
-    let (version, digest) = last::settle(&places, &natives, cluster.plan.shards()).await?;
+    let (version, digest) =
+        last::settle(&places, &natives, &cluster.plan.shards_of_nodes()).await?;
     checkpoints.look();
     let counts = history.counts();
     last::read_all(history, &places).await?;

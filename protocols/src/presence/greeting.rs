@@ -25,11 +25,13 @@ impl<H: Host> Presence<H> {
     /// Starts the exchange after the log was read. `was_ready` is whether this replica has
     /// participated before.
     pub(crate) fn begin(&mut self, replica: &Replica, was_ready: bool) {
-        let node_count = replica.topology.node_count();
-        let peers = node_count - 1;
+        let topology = &replica.topology;
+        let own = usize::from(topology.votes(replica.me));
+        let peers = topology.voter_count() - own;
+        self.voters = topology.voter_count();
         self.was_ready = was_ready;
         self.enough = match was_ready {
-            true => replica.topology.majority() - 1,
+            true => topology.majority() - own,
             false => peers.min(peers / 2 + 1),
         };
     }
@@ -118,7 +120,8 @@ impl<H: Host> Presence<H> {
         from: NodeId,
         has_lost: bool,
     ) -> Option<String> {
-        let others = replica.peers().filter(|peer| !self.knows_another[peer.index()]).count();
+        let others = replica.voting_peers();
+        let others = others.filter(|peer| !self.knows_another[peer.index()]).count();
         let is_sure = has_lost || !self.is_ready && (!self.was_ready || others < self.enough);
         (self.knows_another[from.index()] && is_sure).then(|| {
             lost_log(&format!(
@@ -146,7 +149,8 @@ impl<H: Host> Presence<H> {
 
     /// Makes this replica ready once enough peers have confirmed. Returns whether that changed now.
     pub(crate) fn become_ready(&mut self, cx: &mut Cx<'_, H>) -> bool {
-        let count = self.knows.iter().filter(|knows| **knows).count();
+        // Those without a vote are in no quorum.
+        let count = self.knows[..self.voters].iter().filter(|knows| **knows).count();
         if self.is_ready || count < self.enough {
             return false;
         }

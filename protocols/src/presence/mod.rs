@@ -105,6 +105,8 @@ pub(crate) struct Presence<H: Host> {
     answered: Vec<bool>,
     /// The number of confirmations at which this replica is ready.
     enough: usize,
+    /// The number of replicas that vote, the first ones.
+    voters: usize,
     /// Whether this replica participated in an earlier run.
     was_ready: bool,
 }
@@ -125,6 +127,7 @@ impl<H: Host> Presence<H> {
             knows_another: vec![false; node_count],
             answered: vec![false; node_count],
             enough: 0,
+            voters: node_count,
             was_ready: false,
         }
     }
@@ -155,9 +158,9 @@ impl<H: Host> Presence<H> {
     /// once it is ready.
     pub(crate) fn first_start(&self, replica: &Replica) -> Option<FirstStart> {
         let is_missing = |node: &NodeId| *node != replica.me && !self.knows[node.index()];
-        let nodes = replica.topology.node_ids();
+        let nodes = replica.topology.voter_ids();
         (!self.was_ready && !self.is_ready).then(|| FirstStart {
-            needed: self.enough + 1,
+            needed: self.enough + usize::from(replica.topology.votes(replica.me)),
             missing: nodes.filter(is_missing).collect(),
         })
     }
@@ -189,5 +192,5 @@ impl<H: Host> Presence<H> {
 
 /// The number of peers that must remember: every majority contains one of them.
 pub(crate) fn remembering_min(replica: &Replica) -> usize {
-    replica.topology.node_count() - replica.topology.majority() + 1
+    replica.topology.voter_count() - replica.topology.majority() + 1
 }

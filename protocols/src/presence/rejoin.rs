@@ -128,7 +128,7 @@ impl<H: Host> Presence<H> {
 
     /// Whether the peers that have not lost their disks are enough to make this replica ready.
     fn can_become_ready(&self, replica: &Replica) -> bool {
-        let intact = replica.peers().filter(|peer| !self.asked_early[peer.index()]).count();
+        let intact = replica.voting_peers().filter(|peer| !self.asked_early[peer.index()]).count();
         intact >= self.enough
     }
 
@@ -190,7 +190,8 @@ impl<H: Host> Presence<H> {
     fn is_enough(&self, replica: &Replica) -> bool {
         let Some(RejoinQueries { answers, .. }) = &self.asking else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
-        let known = answers.iter().filter(|answer| answer.is_whole()).count();
+        let voters = &answers[..replica.topology.voter_count()];
+        let known = voters.iter().filter(|answer| answer.is_whole()).count();
         let is_enough =
             answered == replica.topology.node_count() - 1 && known >= remembering_min(replica);
         mutate!(RejoinedAfterOne: is_enough => known > 0)

@@ -141,7 +141,7 @@ impl<H: Host> Presence<H> {
             Session::Stranger(known) => ![0, own].contains(known),
             _ => false,
         };
-        let strangers = self.sessions.iter().filter(knows_another).count();
+        let strangers = self.sessions[..self.voters].iter().filter(knows_another).count();
         (strangers >= replica.topology.majority()).then(|| {
             "most other nodes have other logs than those that this node knows: its data directory \
              is of another cluster with the same name, or the addresses in its configuration lead \

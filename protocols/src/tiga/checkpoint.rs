@@ -202,7 +202,7 @@ impl State {
             Some(leader) if self.is_normal() || self.lacks_start() => leader == *peer,
             _ => true,
         };
-        let up = replica.peers().filter(|peer| replica.is_up[peer.index()]);
+        let up = replica.voting_peers().filter(|peer| replica.is_up[peer.index()]);
         let up: Vec<NodeId> = up.collect();
         let kept = |peer: &NodeId| views.told_by(replica, *peer).kept;
         let firsts = up.iter().filter(|peer| is_asked(peer)).map(|peer| kept(peer).first);

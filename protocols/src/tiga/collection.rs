@@ -180,7 +180,7 @@ impl State {
     pub(super) fn collect(&mut self) {
         let own = self.durable_decisions();
         let told = |peer| self.views.told_by(&self.replica, peer).kept.decisions;
-        let taken = self.replica.peers().map(told).fold(own, u64::min);
+        let taken = self.replica.voting_peers().map(told).fold(own, u64::min);
         // Nodes of other shards may need the last ones.
         let has_begun = |node: NodeId| {
             let has = self.views.told[node.index()].kept.durable_view >= self.views.started;

@@ -159,7 +159,10 @@ impl State {
 
     /// The position up to which f + 1 replicas have the log of this view durably.
     fn commit_point(&self) -> Position {
-        let nodes = self.replica.topology.node_ids();
+        let topology = &self.replica.topology;
+        let count = topology.voter_count();
+        let count = mutate!(NonVotingCounts: count => topology.node_count()) as u16;
+        let nodes = (0..count).map(NodeId);
         let synced = nodes.map(|node| self.commit.synced_of(node, self.log.view));
         commit_point(&synced.collect::<Vec<_>>())
     }

@@ -11,6 +11,9 @@
 //!     |         | <==== Synced =============>|<================ Synced ==>|
 //! ```
 //!
+//! A region may have a non-voting replica alone, which coordinates for its clients (§2, figure 8):
+//! it gets the log, and counts nowhere.
+//!
 //! A coordinator has a copy of the data, too. It answers when the log up to the transaction is
 //! committed and has been run here.
 

@@ -65,7 +65,7 @@ impl View {
     pub(super) fn is_sound(&self, cluster: &Topology) -> bool {
         let is_of = |(shard, node): (usize, &NodeId)| {
             let place = cluster.nodes.get(node.index());
-            place.is_some_and(|place| usize::from(place.shard.0) == shard)
+            place.is_some_and(|place| usize::from(place.shard.0) == shard) && cluster.votes(*node)
         };
         let shards = usize::from(cluster.partitions.shards());
         let is_number = (1..=NUMBER_MAX).contains(&self.number.0);

@@ -222,7 +222,7 @@ pub(super) fn entries_of<'a>(
 pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
     let shard = |node: NodeId| cluster.nodes[node.index()].shard;
     (0..cluster.partitions.shards()).map(ShardId).all(|of| {
-        let n = cluster.node_ids().filter(|node| shard(*node) == of).count();
+        let n = cluster.voter_ids().filter(|node| shard(*node) == of).count();
         n > 1 && !n.is_multiple_of(2)
     })
 }
@@ -246,7 +246,7 @@ impl State {
     /// Whether this replica replies as a follower.
     pub(super) fn follows_fast(&self) -> bool {
         let is_follower = self.leading.is_none() && self.is_normal() && self.is_whole();
-        is_follower && self.is_fast_view()
+        is_follower && self.replica.votes() && self.is_fast_view()
     }
 
     /// At the beginning of a view, or of a run.

@@ -87,7 +87,7 @@ pub(super) fn decode_replies(bytes: &[u8]) -> Result<Vec<Reply>, DecodeError> {
 impl State {
     /// The replies that a coordinator waits for.
     pub(super) fn no_replies(&self) -> Option<Replies<RunResult>> {
-        let n = self.replica.topology.node_count();
+        let n = self.replica.topology.voter_count();
         self.has_hashes().then(|| Replies::new(Sizes::of(n)))
     }
 }
@@ -148,7 +148,8 @@ impl Tiga {
         let Ok(replies) = decode_replies(bytes) else {
             return cx.mark("tiga.malformed_fast_replies");
         };
-        for reply in replies {
+        let votes = self.state.cluster.votes(from);
+        for reply in replies.into_iter().filter(|_| votes) {
             self.count_reply(cx, from, view, reply);
         }
     }

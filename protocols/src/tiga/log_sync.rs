@@ -378,6 +378,9 @@ impl Tiga {
         }
         let me = self.state.replica.me;
         self.state.commit.note_synced(me, view, upto);
+        if !mutate!(NonVotingCounts: self.state.replica.votes() => true) {
+            return;
+        }
         for peer in self.state.replica.peers() {
             let message = Message::Synced { view: view.0, upto: upto.0 };
             self.state.replica.send(cx, peer, message);

@@ -254,6 +254,7 @@ impl Protocol for Tiga {
     const NAME: &'static str = "tiga";
     const NEEDS_CLOCKS: bool = true;
     const PARTITIONED: bool = true;
+    const PARTIAL: bool = true;
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fast_path::is_fast_possible;
 use super::order::Order;
-use super::placement::Preference;
+use super::placement::{Preference, homes_near};
 use crate::inputs::within;
 
 /// Tiga's settings.
@@ -185,16 +185,19 @@ impl Options {
         }
     }
 
-    /// Where the leaders of a cluster should be.
-    pub(super) fn preference(&self, topology: &Topology) -> Preference {
-        let named = topology.regions.iter().position(|name| *name == self.leaders);
+    /// Where the leaders of a cluster should be; `None` if load and distances decide.
+    pub(super) fn preference(&self, topology: &Topology) -> Option<Preference> {
         match self.leaders.as_str() {
-            ROTATED => Preference::Rotated,
-            AUTO => Preference::Together,
-            _ => {
-                named.map_or(Preference::Together, |region| Preference::In(RegionId(region as u16)))
-            }
+            ROTATED => Some(Preference::Rotated),
+            AUTO => None,
+            _ => Some(Preference::In(homes_near(topology, self.home(topology)?))),
         }
+    }
+
+    /// The region that is named for the leaders.
+    fn home(&self, topology: &Topology) -> Option<RegionId> {
+        let named = topology.regions.iter().position(|name| *name == self.leaders);
+        named.map(|region| RegionId(region as u16))
     }
 
     /// Checks the settings against each other and the cluster.
@@ -235,6 +238,18 @@ impl Options {
     /// The settings that have no effect in this cluster.
     pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
         let mut warnings = Vec::new();
+        if let Some(home) = self.home(topology).filter(|home| !topology.is_whole(*home)) {
+            let homes = homes_near(topology, home);
+            let homes: Vec<_> =
+                homes.iter().map(|it| topology.regions[usize::from(it.0)].as_str()).collect();
+            warnings.push(format!(
+                "tiga.leaders = {:?}: this region does not have all shards. The leaders of shards \
+                 0 to {} are in {}",
+                self.leaders,
+                homes.len() - 1,
+                homes.join(", ")
+            ));
+        }
         if self.order == Ordering::Bounded && topology.partitions.shards() == 1 {
             let why = "tiga.order = \"bounded\" has no effect without partitions".to_owned();
             warnings.push(why);

@@ -86,7 +86,8 @@ impl State {
             let kept = self.views.told_by(&self.replica, peer).kept;
             self.replica.is_up[peer.index()] && kept.published >= position
         };
-        let is_next = position <= self.commit.committed && !self.replica.peers().any(has_run);
+        let is_next =
+            position <= self.commit.committed && !self.replica.voting_peers().any(has_run);
         let version = self.log.version_at(position);
         is_next.then(|| other_code(&self.replica, version, (code, self.code)))
     }

@@ -14,12 +14,13 @@
 //! which its clients begin transactions. A round trip is the sum of the delays in both directions,
 //! so the difference of the clocks cancels out. If a region is better than that of the present
 //! leaders by a fifth, leaders should be there. They are moved as other leaders in the wrong place
-//! are (`placement.rs`).
+//! are (`placement.rs`). If no region has all shards, leaders are near a region, and the longest
+//! round trip to one of them counts, and the longest between two of them.
 
-use pangea_core::ids::{NodeId, RegionId};
+use pangea_core::ids::{NodeId, RegionId, ShardId};
 use pangea_core::time::Timestamp;
 
-use super::placement::Preference;
+use super::placement::{Preference, all_homes, anywhere};
 use super::state::State;
 
 /// With fewer transactions a second in all, leaders stay where they are.
@@ -83,25 +84,22 @@ impl Proximity {
     }
 }
 
-/// The region in which the sum of rates and round trips is the least, if it is less than at
-/// `present` by a fifth; else `present`. `loads` are those of the regions, `round_trip` is that
-/// between two regions, and `quorum` the one from a region to its nearest majority.
+/// The place of the leaders for which the sum of rates and delays is the least, if it is less than
+/// at `present` by a fifth; else `present`. `loads` are those of the regions, `delay` is that of a
+/// region's clients with the leaders in a place.
 fn best_home(
     loads: &[u64],
+    homes: usize,
     present: Option<usize>,
-    round_trip: impl Fn(usize, usize) -> u64,
-    quorum: impl Fn(usize) -> u64,
+    delay: impl Fn(usize, usize) -> u64,
 ) -> Option<usize> {
     if loads.iter().sum::<u64>() < LOAD_MIN {
         return None;
     }
     let of = |home: usize| -> u64 {
-        let each = loads.iter().enumerate().map(|(region, load)| {
-            load * if region == home { quorum(home) } else { round_trip(region, home) }
-        });
-        each.sum()
+        loads.iter().enumerate().map(|(region, load)| load * delay(region, home)).sum()
     };
-    let best = (0..loads.len()).min_by_key(|home| of(*home))?;
+    let best = (0..homes).min_by_key(|home| of(*home))?;
     match present {
         Some(present) if of(best) * 5 > of(present) * 4 => Some(present),
         _ => Some(best),
@@ -134,35 +132,57 @@ impl State {
 
     /// Where the leaders should be: as the settings say, and otherwise near the clients.
     pub(super) fn preference(&self) -> Preference {
-        let preference = self.options.preference(&self.cluster);
-        if preference != Preference::Together {
+        if let Some(preference) = self.options.preference(&self.cluster) {
             return preference;
         }
-        let of = |region: usize| {
-            let region = RegionId(region as u16);
-            self.cluster.node_ids().filter(move |it| self.region_of(*it) == region)
-        };
         let mut loads = vec![0; self.cluster.regions.len()];
         for node in self.cluster.node_ids() {
             loads[usize::from(self.region_of(node).0)] += self.proximity.told[node.index()].1;
         }
-        let round_trip = |from: usize, to: usize| {
-            let pairs = of(from).flat_map(|one| of(to).map(move |other| (one, other)));
-            pairs.map(|(one, other)| self.round_trip_us(one, other)).min().unwrap_or(u64::MAX >> 32)
+        let homes = all_homes(&self.cluster);
+        let leaders = &self.views.view.leaders;
+        let regions: Vec<RegionId> = leaders.iter().map(|it| self.region_of(*it)).collect();
+        let present = homes.iter().position(|home| *home == regions);
+        let delay =
+            |region: usize, home: usize| self.delay_us(RegionId(region as u16), &homes[home]);
+        let best = best_home(&loads, homes.len(), present, delay);
+        best.map_or_else(|| anywhere(&self.cluster), |home| Preference::In(homes[home].clone()))
+    }
+
+    /// The round trip from a region to leaders in these regions, in the order of the shards, and
+    /// between two of the leaders: the longest of each. To a leader in the region itself it is the
+    /// one to its nearest majority.
+    fn delay_us(&self, from: RegionId, homes: &[RegionId]) -> u64 {
+        let to_leader = |(shard, home): (u16, &RegionId)| match *home == from {
+            true => self.majority_us(ShardId(shard), from),
+            false => self.between_us(from, *home),
         };
-        let others_needed = loads.len() / 2;
-        let quorum = |home: usize| {
-            let others = (0..loads.len()).filter(|region| *region != home);
-            let mut all: Vec<u64> = others.map(|region| round_trip(region, home)).collect();
-            all.sort_unstable();
-            others_needed.checked_sub(1).and_then(|last| all.get(last).copied()).unwrap_or(0)
-        };
-        let mut regions = self.views.view.leaders.iter().map(|leader| self.region_of(*leader));
-        let first = regions.next();
-        let present = first.filter(|first| regions.all(|region| region == *first));
-        let present = present.map(|region| usize::from(region.0));
-        let best = best_home(&loads, present, round_trip, quorum);
-        best.map_or(Preference::Together, |home| Preference::In(RegionId(home as u16)))
+        let to_leaders = (0..).zip(homes).map(to_leader).max().unwrap_or_default();
+        let pairs = homes.iter().flat_map(|one| homes.iter().map(move |other| (*one, *other)));
+        let apart = pairs.filter(|(one, other)| one != other);
+        to_leaders + apart.map(|(one, other)| self.between_us(one, other)).max().unwrap_or_default()
+    }
+
+    /// The round trip from the replica of a shard in a region to its nearest majority.
+    fn majority_us(&self, shard: ShardId, home: RegionId) -> u64 {
+        let voters = self.cluster.voter_ids().map(|node| self.cluster.nodes[node.index()]);
+        let replicas = voters.filter(|place| place.shard == shard);
+        let others = replicas.filter(|place| place.region != home);
+        let mut all: Vec<u64> = others.map(|it| self.between_us(it.region, home)).collect();
+        all.sort_unstable();
+        // With itself one more.
+        let needed = all.len().div_ceil(2);
+        needed.checked_sub(1).map_or(0, |last| all[last])
+    }
+
+    /// The round trip between two regions.
+    fn between_us(&self, one: RegionId, other: RegionId) -> u64 {
+        let pairs = self
+            .cluster
+            .nodes_in(one)
+            .flat_map(|from| self.cluster.nodes_in(other).map(move |to| (from, to)));
+        let trips = pairs.map(|(from, to)| self.round_trip_us(from, to));
+        trips.min().unwrap_or(u64::MAX >> 32)
     }
 
     fn region_of(&self, node: NodeId) -> RegionId {
@@ -177,7 +197,7 @@ mod tests {
     const ROUND_TRIPS: [[u64; 3]; 3] = [[20, 70, 150], [70, 70, 200], [150, 200, 150]];
 
     fn best(loads: [u64; 3], present: Option<usize>) -> Option<usize> {
-        best_home(&loads, present, |from, to| ROUND_TRIPS[from][to], |home| ROUND_TRIPS[home][home])
+        best_home(&loads, 3, present, |from, to| ROUND_TRIPS[from][to])
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //! a super quorum, any f + 1 replicas have ⌈f/2⌉ + 1 members, which are more than half of them.
 //! That tells a new leader what may have been committed without a log: see [`super::rebuild`].
 //!
+//! Replicas without a vote are not among the n. They follow the log, and nothing that they tell
+//! counts here.
+//!
 //! In the paper, the leader's fast reply is also its word that the transaction is in its log. Here
 //! a leader answers before its log is durable, so it counts among the f + 1 by a slow reply only.
 

@@ -148,8 +148,10 @@ impl Tiga {
         let is_whole = self.state.is_whole();
         let State { fresh, cluster, node, .. } = &mut self.state;
         let is_enough = |request: &mut Request| {
-            let has_answered =
-                |of: &NodeId| of == node && is_whole || request.answered.contains(of);
+            let has_answered = |of: &NodeId| {
+                let is_told = of == node && is_whole || request.answered.contains(of);
+                is_told && mutate!(NonVotingCounts: cluster.votes(*of) => true)
+            };
             (0..cluster.partitions.shards()).map(ShardId).all(|shard| {
                 let group = cluster.group(shard);
                 let answered = group.nodes().iter().filter(|it| has_answered(it)).count();

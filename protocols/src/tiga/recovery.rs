@@ -23,7 +23,7 @@ use super::rebuild::Entry;
 use super::stamp::Stamp;
 use super::state::State;
 use super::transactions;
-use crate::agreement::{Agreement, Record};
+use crate::agreement::Record;
 use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 
@@ -152,7 +152,7 @@ impl Tiga {
         state.replica.begin_run(cx.rng.u64(..));
         if found.was_ready || !durable.is_replaced {
             // One that lost its disk learns the state of agreement from its peers first.
-            let agreement = Agreement::new(me, &state.replica.topology, found.agreement, 0);
+            let agreement = state.agreement(found.agreement);
             state.views.driver.start(agreement);
         }
         self.begin_greetings(cx, found.was_ready, durable.is_replaced);

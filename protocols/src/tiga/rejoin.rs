@@ -126,6 +126,16 @@ impl State {
         self.replaced.map(status).or_else(|| self.presence.asking_status(&self.replica))
     }
 
+    /// This replica's part of agreement, with these records. One without a vote takes no part, and
+    /// hears of decisions by `View`.
+    pub(super) fn agreement(&self, records: Vec<Record<Decided>>) -> Agreement<Decided> {
+        let (me, topology) = (self.replica.me, &self.replica.topology);
+        match topology.votes(me) {
+            true => Agreement::new(me, &topology.voters(), records, 0),
+            false => Agreement::new(NodeId(0), &topology.alone(me), Vec::new(), 0),
+        }
+    }
+
     /// The number of reports with which a view begins: of any majority, one has reported.
     pub(super) fn reports_needed(&self) -> usize {
         remembering_min(&self.replica)
@@ -202,7 +212,7 @@ impl Tiga {
             cx.rejoined();
         }
         presence.draw_log_identity(cx, replica);
-        if replica.topology.node_count() == 1 {
+        if replica.topology.voter_count() == 1 && replica.votes() {
             presence.become_ready(cx);
         }
     }
@@ -213,14 +223,16 @@ impl Tiga {
         let (mut view, mut upto) = (state.views.view.clone(), SnapshotVersion::ZERO);
         let mut issued = Limit::default();
         let mut agreement = Vec::new();
-        for (_, known) in all {
+        for (peer, known) in all {
             upto = upto.max(known.published);
             issued.us = issued.us.max(known.issued.us);
             issued.sequence = issued.sequence.max(known.issued.sequence);
             if known.view.number > view.number && known.view.is_sound(&state.cluster) {
                 view = known.view;
             }
-            agreement.push(known.agreement);
+            if state.replica.topology.votes(peer) {
+                agreement.push(known.agreement);
+            }
         }
         if state.is_divided() {
             issued.sequence += mutate!(NumbersOfShardsReused: UNKNOWN_MAX => 0);
@@ -232,10 +244,10 @@ impl Tiga {
         state.take_rejoined(&rejoined);
         state.issue_above_ceiling();
         state.views.record = position;
-        let (me, topology) = (state.replica.me, &state.replica.topology);
+        let agreement = state.agreement(rejoined.agreement);
         let driver = &mut state.views.driver;
         driver.note_record(position);
-        driver.start(Agreement::new(me, topology, rejoined.agreement, 0));
+        driver.start(agreement);
         state.views.hear_all(cx.now.at);
         state.presence.end_asking(cx, position);
         for peer in state.replica.peers() {

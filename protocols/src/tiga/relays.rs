@@ -92,8 +92,9 @@ impl State {
     /// Whether enough replicas of a node's shard have a link to it, so that it can lead.
     pub(super) fn can_be_followed(&self, node: NodeId, now: Timestamp) -> bool {
         let group = self.cluster.group(self.cluster.nodes[node.index()].shard);
-        let others = group.nodes().iter().filter(|other| **other != node);
-        let linked = others.filter(|other| self.are_linked(node, **other, now));
+        let voters = group.topology.voter_ids().map(|member| group.node(member));
+        let others = voters.filter(|other| *other != node);
+        let linked = others.filter(|other| self.are_linked(node, *other, now));
         linked.count() + 1 >= group.topology.majority()
     }
 

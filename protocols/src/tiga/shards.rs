@@ -16,6 +16,9 @@
 //!   region B      node 2  <==================>  node 3
 //! ```
 //!
+//! A region may lack replicas of some shards (§2). A node takes the nearest replica of each other
+//! shard, in its own region or elsewhere: also if the nearest one is not usable.
+//!
 //! | phase | file | messages | known after |
 //! |---|---|---|---|
 //! | commit over shards | `shards.rs` | Committed | that a cell can't be lost on any shard |
@@ -123,7 +126,7 @@ pub(super) struct Shards {
 
 /// The messages between this node and one other shard.
 pub(super) struct Stream {
-    /// The replicas of the shard, the nearest one first.
+    /// The voting replicas of the shard, the nearest one first.
     replicas: Vec<NodeId>,
     /// The one that this node is subscribed to.
     pub source: Option<NodeId>,
@@ -156,6 +159,8 @@ impl Shards {
         let stream = |shard| {
             let mut replicas = topology.group(shard).nodes().to_vec();
             let kept = replicas.iter().map(|node| (*node, SnapshotVersion::ZERO)).collect();
+            // Those without a vote have less to tell.
+            replicas.retain(|node| topology.votes(*node));
             replicas.sort_by_key(|node| (topology.one_way_between(me, *node), *node));
             let stream = Stream {
                 replicas,

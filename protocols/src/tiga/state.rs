@@ -84,7 +84,7 @@ pub(super) struct State {
     pub published: SnapshotVersion,
     /// The same of each node, as it was last told.
     pub published_by: Vec<SnapshotVersion>,
-    /// The replicas of each shard.
+    /// The replicas of each shard that vote.
     pub groups: Vec<Vec<NodeId>>,
     /// Whether this cluster uses the fast path, in some view.
     pub has_fast_path: bool,
@@ -156,10 +156,14 @@ pub(super) struct Counters {
     pub txns_revoked: u64,
 }
 
-/// The replicas of each shard.
+/// The replicas of each shard that vote.
 fn groups_of(cluster: &Topology) -> Vec<Vec<NodeId>> {
     let shards = (0..cluster.partitions.shards()).map(ShardId);
-    shards.map(|shard| cluster.group(shard).nodes().to_vec()).collect()
+    let voters = |shard: ShardId| {
+        let of = cluster.voter_ids().filter(|node| cluster.nodes[node.index()].shard == shard);
+        of.collect()
+    };
+    shards.map(voters).collect()
 }
 
 impl State {
@@ -277,7 +281,7 @@ impl State {
         }
         let mut status = Status {
             version: self.published,
-            members: self.replica.topology.node_ids().collect(),
+            members: self.replica.topology.voter_ids().collect(),
             first_start: self.presence.first_start(&self.replica),
             strangers: self.presence.strangers().collect(),
             differing: self.digests.differing_nodes(),

@@ -80,7 +80,7 @@ impl State {
     /// not connected may be connected to their own.
     fn attendance(&self) -> Vec<Attendance> {
         let mut all = vec![Attendance::default(); usize::from(self.cluster.partitions.shards())];
-        for node in self.cluster.node_ids() {
+        for node in self.cluster.voter_ids() {
             let shard = self.cluster.nodes[node.index()].shard;
             let is_here = match shard == self.shard {
                 true => node == self.node || self.is_up[node.index()],

@@ -160,7 +160,7 @@ impl State {
         let before = self.log.version_at(suffix.after);
         let (mut floor, mut recovered) = (Stamp::ZERO, Vec::new());
         if self.has_fast_path {
-            let sizes = Sizes::of(self.replica.topology.node_count());
+            let sizes = Sizes::of(self.replica.topology.voter_count());
             let do_conflict = |one: TxnId, other: TxnId| {
                 self.footprint_of(one).conflicts_with(&self.footprint_of(other))
             };
@@ -232,7 +232,8 @@ impl Tiga {
     /// Reports the log to the leader of the view, if the view has not begun here.
     pub(super) fn send_view_change(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.state.leader() else { return };
-        if self.state.is_normal() || self.state.lacks_start() || !self.state.is_whole() {
+        let is_part = self.state.is_whole() && self.state.replica.votes();
+        if self.state.is_normal() || self.state.lacks_start() || !is_part {
             return;
         }
         let number = self.state.views.view.number;
@@ -268,7 +269,8 @@ impl Tiga {
             return cx.mark("tiga.malformed_log");
         };
         let State { views, log, .. } = &self.state;
-        let is_for_me = self.state.is_leader() && views.view.number == view;
+        let votes = self.state.replica.topology.votes(from);
+        let is_for_me = self.state.is_leader() && views.view.number == view && votes;
         let is_known = report.suffix.after <= log.last() && report.suffix.last() >= log.base();
         let is_known = is_known && report.suffix.view == log.view;
         let is_begun = !self.state.may_lead() || !views.chosen.is_empty();

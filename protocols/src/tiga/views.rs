@@ -29,7 +29,7 @@ use super::commit::Commit;
 use super::decided::{Decided, View};
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
-use super::placement::{Fitness, Plans, place};
+use super::placement::{Fitness, Links, Plans, place};
 use super::rebuild::Report;
 use super::state::State;
 use super::verification::{Proposal, verify};
@@ -299,19 +299,34 @@ impl State {
             let is_sound = is_sound && !told.is_leaving && self.can_be_followed(node, now);
             self.is_fit(node, now).then_some(Fitness { is_sound, last: told.last })
         };
-        let are_linked = |one, other| self.are_linked(one, other, now);
-        place(&self.cluster, self.preference(), present, fitness, are_linked)
+        let links = Links {
+            are_linked: |one, other| self.are_linked(one, other, now),
+            round_trip_us: |one, other| self.round_trip_us(one, other),
+        };
+        place(&self.cluster, &self.preference(), present, fitness, &links)
     }
 
     /// Whether a replica can lead a view that begins now.
     fn is_fit(&self, node: NodeId, now: Timestamp) -> bool {
         let Kept { is_over, replaced_after, .. } = self.told_by(node).kept;
-        self.is_heard(node, now) && !is_over && replaced_after.is_none()
+        let votes = self.cluster.votes(node);
+        votes && self.is_heard(node, now) && !is_over && replaced_after.is_none()
+    }
+
+    /// Whether this replica of the first shard is the nearest one to a node.
+    fn is_nearest_to(&self, node: NodeId) -> bool {
+        let region = |node: NodeId| self.cluster.nodes[node.index()].region;
+        let distance = |replica: &NodeId| {
+            let is_far = region(*replica) != region(node);
+            (is_far, self.cluster.one_way_between(*replica, node), *replica)
+        };
+        let deciding = self.cluster.node_ids().filter(|it| self.does_decide(*it));
+        deciding.min_by_key(distance) == Some(self.node)
     }
 
     /// Whether a node is a replica of the first shard: one of those that decide views.
     pub(super) fn does_decide(&self, node: NodeId) -> bool {
-        self.cluster.nodes[node.index()].shard == ShardId(0)
+        self.cluster.nodes[node.index()].shard == ShardId(0) && self.cluster.votes(node)
     }
 }
 
@@ -415,6 +430,9 @@ impl Tiga {
         if !self.state.presence.is_ready || !self.state.does_decide(self.state.node) {
             return cx.mark("tiga.agreement_too_early");
         }
+        if !self.state.replica.topology.votes(from) {
+            return cx.mark("tiga.agreement_too_early");
+        }
         let State { views, cluster, .. } = &mut self.state;
         let is_sound = |decided: &Decided| decided.is_sound(cluster);
         if let Err(Refused(why)) = views.driver.agreement_mut().on_message(from, bytes, &is_sound) {
@@ -484,8 +502,7 @@ impl Tiga {
         }
         // It may not hear those that tell it usually.
         let mut unheard = self.state.relays.unheard_by(to);
-        let is_near =
-            of(*node).region == of(to).region || unheard.any(|it| self.state.does_decide(it));
+        let is_near = self.state.is_nearest_to(to) || unheard.any(|it| self.state.does_decide(it));
         let is_manager = presence.is_ready && views.driver.agreement().is_leader();
         if !is_near && !is_manager || views.view.number == ViewNumber(0) {
             return;

@@ -49,7 +49,7 @@ impl State {
     fn awaited(&self, now: Timestamp) -> Vec<(NodeId, &'static str)> {
         let Commit { committed, executed, .. } = self.commit;
         let leaders = self.views.view.leaders.iter().copied().filter(|it| *it != self.node);
-        let group = || self.replica.group.nodes().iter().copied().filter(|it| *it != self.node);
+        let group = || self.replica.voting_peers().map(|peer| self.replica.node(peer));
         let unheard = leaders.clone().filter(|leader| !self.is_heard(*leader, now));
         let unheard: Vec<_> = unheard.map(|leader| (leader, "the log")).collect();
         if !unheard.is_empty() {

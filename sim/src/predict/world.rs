@@ -193,6 +193,7 @@ impl<'a, P: Protocol> World<'a, P> {
             regions: settings.regions.clone(),
             nodes: (0..count as u16).map(place).collect(),
             caches: Vec::new(),
+            non_voting: 0,
             one_way: settings.one_way.clone(),
             partitions: settings.partitions.clone(),
         });

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use pangea_core::exec::optimistic::{self, Recorded, Run};
 use pangea_core::exec::{Overlay, checked_reads};
 use pangea_core::guarantee::Isolation;
-use pangea_core::ids::{NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{NodeId, RegionId, SnapshotVersion, Ticket};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Input, Protocol, Request, Submission};
 use pangea_core::store::Pin;
@@ -85,20 +85,27 @@ struct Prepared {
 
 impl Clients {
     pub(super) fn new(settings: &Settings, workload: &Workload, topology: &Topology) -> Self {
-        let count = settings.nodes * settings.clients_per_node;
-        let shards = usize::from(settings.shards);
-        // The clients of a region are assigned to its nodes round robin.
+        let count = settings.regions() * settings.clients_per_node;
+        // The clients of a region are assigned to its nodes round robin; those of a region without
+        // nodes to the nearest ones.
         let home = |index: usize| {
-            let (region, shard) = (index % settings.nodes, index / settings.nodes % shards);
-            topology.node_at(RegionId(region as u16), ShardId(shard as u16))
+            let region = RegionId((index % settings.regions()) as u16);
+            let distance = |of: RegionId| {
+                let (from, to) = (usize::from(region.0), usize::from(of.0));
+                (of != region, topology.one_way[from][to], of)
+            };
+            let inhabited = topology.nodes.iter().map(|place| place.region);
+            let nearest = inhabited.min_by_key(|of| distance(*of)).expect("a cluster has nodes");
+            let nodes: Vec<NodeId> = topology.nodes_in(nearest).collect();
+            nodes[index / settings.regions() % nodes.len()]
         };
         let list = (0..count).map(|index| Client {
             generator: workload.generator(Seat::new(
                 index as u32,
                 count as u32,
-                settings.nodes as u32,
+                settings.regions() as u32,
             )),
-            home: home(index).expect("each region has a copy of each shard"),
+            home: home(index),
             waits_for: None,
             was_refused: false,
             dice: SimRng::fork(settings.seed, "client", index as u64),

@@ -2,7 +2,7 @@
 //! bit of its log.
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, ShardId};
+use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::Protocol;
 use pangea_core::store::Store;
 use pangea_core::time::Span;
@@ -17,13 +17,14 @@ impl<P: Protocol> World<P> {
     pub(super) fn destroy(&mut self, id: NodeId) {
         let group = self.topology.group(self.topology.nodes[id.index()].shard);
         let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
-        let gone = group.nodes().iter().filter(is_gone).count();
+        let voting = &group.nodes()[..group.topology.voter_count()];
+        let gone = voting.iter().filter(is_gone).count();
         let has_begun = |node: &NodeId| self.nodes[node.index()].has_begun;
         if !group.nodes().iter().all(has_begun) {
             return;
         }
         if self.replicas().iter().any(|node| node.is_replaced || node.damaged.is_some())
-            || gone + group.topology.majority() >= group.nodes().len()
+            || self.topology.votes(id) && gone + group.topology.majority() >= voting.len()
         {
             return;
         }
@@ -46,18 +47,18 @@ impl<P: Protocol> World<P> {
 
     /// Whether the cluster survives the loss of a node's disk. It cannot distinguish a node that
     /// lost its disk during the first start from one that has never started.
-    fn can_lose_disk(&self) -> bool {
+    fn can_lose_disk(&self, id: NodeId) -> bool {
         let is_whole = |node: &Node<P>| {
             node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
         };
-        let group = self.topology.group(ShardId(0));
+        let group = self.topology.group(self.topology.place_of(id).shard);
         P::REJOINS && group.topology.faults_tolerated() > 0 && self.replicas().iter().all(is_whole)
     }
 
     /// Stops the node and discards its disk.
     pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
         let is_cache = self.topology.home_of(id).is_some();
-        if self.nodes[id.index()].is_destroyed || !is_cache && !self.can_lose_disk() {
+        if self.nodes[id.index()].is_destroyed || !is_cache && !self.can_lose_disk(id) {
             return;
         }
         self.crash(id, down);
@@ -66,7 +67,7 @@ impl<P: Protocol> World<P> {
 
     /// Stops the node and flips a durable bit of its log.
     pub(super) fn flip_bit(&mut self, id: NodeId, down: Span) {
-        if !self.can_lose_disk() {
+        if !self.can_lose_disk(id) {
             return;
         }
         self.crash(id, down);

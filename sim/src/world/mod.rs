@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId};
 use pangea_core::key::Key;
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::{Checkpoint, Protocol};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
@@ -164,13 +165,16 @@ impl<P: Protocol> World<P> {
             if !P::PARTITIONED {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
-            topology = topology.divided(workload.partitions(settings.shards));
+            topology = settings.placed(topology, workload.partitions(settings.shards))?;
+        } else {
+            topology = settings.placed(topology, Partitions::default())?;
         }
         let Some(levels) = settings.isolation.granted(P::isolations(options)) else {
             let (name, level) = (P::NAME, settings.isolation);
             return Err(format!("protocol {name:?} does not offer {level} with these settings"));
         };
         topology.check_caches(P::NAME, P::CACHES)?;
+        topology.check_replicas(P::NAME, P::PARTIAL)?;
         P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);

@@ -9,6 +9,7 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::workload::{Snapshot, Workload};
 
+use super::node::{Node, Running};
 use super::{Event, Phase, World};
 use crate::history::End;
 use crate::trace::Outside;
@@ -110,6 +111,11 @@ impl<P: Protocol> World<P> {
             }
             return;
         }
+        if self.replicas().iter().any(Self::is_starting) {
+            // They do not show yet what they had published before they stopped.
+            self.watch.quiet_since = None;
+            return self.give_up_late("nodes did not start");
+        }
         let since = *self.watch.quiet_since.get_or_insert(self.now);
         if self.now < since + SETTLE {
             let newest = self.published().into_iter().max();
@@ -127,6 +133,12 @@ impl<P: Protocol> World<P> {
             return;
         }
         self.give_up_late("replicas did not converge");
+    }
+
+    /// Whether a node is down, or has not run its log again: an operator has restarted it.
+    fn is_starting(node: &Node<P>) -> bool {
+        let is_whole = |running: &Running<P>| !running.protocol.status().is_restarting;
+        !node.is_destroyed && !node.running.as_ref().is_some_and(is_whole)
     }
 
     /// After the time limit, reports the open operations and the versions of the nodes.

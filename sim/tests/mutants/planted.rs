@@ -116,6 +116,8 @@ enum Profile {
     UpgradedDivided,
     /// A link to a leader is lost, with two shards. For Tiga.
     CutDivided,
+    /// A leader hears replicas without a vote alone, and fails. For Tiga.
+    CutFromVoters,
 }
 
 impl Profile {
@@ -429,6 +431,7 @@ impl Under {
                     Profile::ReplacedDivided => tiga_drawn::replaced_divided(settings.seed),
                     Profile::UpgradedDivided => tiga_drawn::upgraded_divided(settings.seed),
                     Profile::CutDivided => tiga_drawn::cut_divided(settings.seed),
+                    Profile::CutFromVoters => tiga_drawn::cut_from_voters(settings.seed),
                     _ => tiga_drawn::drawn(settings.seed),
                 };
                 let settings = Settings { planted: settings.planted, ..drawn };

@@ -26,6 +26,8 @@ mod tiga_clocks;
 mod tiga_drawn;
 mod tiga_fast;
 mod tiga_links;
+mod tiga_partial;
+mod tiga_partial_drawn;
 mod tiga_placed;
 mod tiga_runs;
 mod tiga_shards;

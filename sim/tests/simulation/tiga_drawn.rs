@@ -201,14 +201,14 @@ pub fn away_divided(seed: u64) -> (Settings, Options) {
 }
 
 /// The approach of several shards is drawn, too.
-fn drawn_approach(options: Options, dice: &mut fastrand::Rng) -> Options {
+pub fn drawn_approach(options: Options, dice: &mut fastrand::Rng) -> Options {
     let approach = [Approach::Auto, Approach::Preventive, Approach::Detective][dice.usize(..3)];
     Options { approach, ..options }
 }
 
 /// Moves faults to other nodes of a cluster of two shards. `places` are those of nodes that are cut
 /// off from others.
-fn on_shards(
+pub fn on_shards(
     settings: Settings,
     place: impl Fn(u16) -> u16,
     places: impl Fn(Vec<u16>) -> Vec<u16>,
@@ -253,6 +253,32 @@ pub fn upgraded_divided(seed: u64) -> (Settings, Options) {
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xd1);
     let (nodes, shards) = ([3, 3, 2, 1][dice.usize(..4)], [2, 2, 3][dice.usize(..3)]);
     (Settings { shards, nodes, ..settings }, drawn_approach(options, dice))
+}
+
+/// Runs with three voting replicas and two others. In turn, a voting one is cut off from the other
+/// two, and then fails: as the leader, it had only the others.
+pub fn cut_from_voters(seed: u64) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let rule = |at_ms, lasts_ms, fault| Rule { at_ms, lasts_ms, fault };
+    let mut rules = Vec::new();
+    for leader in [0, 1, 2] {
+        let at_ms = 1_200 * u64::from(leader) + dice.u64(200..500);
+        let others = (0..3).filter(|node| *node != leader).collect();
+        let cut = Fault::Cut { from: vec![leader], to: others, one_way: dice.bool() };
+        let crash_ms = at_ms + dice.u64(30..250);
+        rules.push(rule(at_ms, 1_100, cut));
+        let crash = Fault::Crash { node: Target::Node(leader), after_effects: dice.u64(..20) };
+        rules.push(rule(crash_ms, 1_000, crash));
+    }
+    let settings = Settings {
+        rules: Some(rules),
+        non_voting: 2,
+        clients_per_node: 6,
+        one_way_max: Span::from_ms(10),
+        duration: Span::from_ms(5_000),
+        ..settings(seed, "list-append")
+    };
+    (settings, Options::default())
 }
 
 /// Settings and options that are drawn from the seed.

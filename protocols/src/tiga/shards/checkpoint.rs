@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::{ShardOutcome, Sharded};
-use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
@@ -168,8 +168,13 @@ impl Shards {
             kept.sort_unstable();
             let all = kept.first().copied().unwrap_or_default();
             stream.retained.drop_upto(all);
-            // Any majority has one of those that have the rows.
-            let majority = kept[(kept.len() - 1) / 2];
+            // Any majority has one of those that have the rows. Others without a vote take a
+            // checkpoint, too.
+            let votes = |node: &NodeId| stream.replicas.contains(node);
+            let of_voters = stream.kept.iter().filter(|(node, _)| votes(node));
+            let mut of_voters: Vec<_> = of_voters.map(|(_, kept)| *kept).collect();
+            of_voters.sort_unstable();
+            let majority = of_voters[(of_voters.len() - 1) / 2];
             stream.retained.shrink(majority, most);
         }
         self.outcomes.retain(|txn, _| txn.sequence() >= done.below_of(txn.node()));
@@ -225,8 +230,6 @@ impl Tiga {
 
 #[cfg(test)]
 mod tests {
-    use pangea_core::ids::NodeId;
-
     use super::*;
 
     #[test]

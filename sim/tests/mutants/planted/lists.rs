@@ -98,6 +98,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::CeilingForgotten,
     Bug::RunTwice,
     Bug::RejoinedVotes,
+    Bug::NonVotingCounts,
     Bug::StartAfterOther,
     Bug::SettledAlone,
     Bug::OldViewCounts,

@@ -26,6 +26,7 @@ impl Profile {
             | Bug::TruncatedUntold => &[Self::AwayDivided],
             Bug::RejoinedLeads | Bug::NumbersOfShardsReused => &[Self::ReplacedDivided],
             Bug::ClosedHandedOnEarly => &[Self::CutDivided],
+            Bug::NonVotingCounts => &[Self::CutFromVoters],
             Bug::RunTwice | Bug::StartAfterOther => &[Self::Away],
             Bug::RejoinedVotes => &[Self::Replaced],
             _ => &[Self::Drawn],
