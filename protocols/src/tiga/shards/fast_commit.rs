@@ -15,8 +15,8 @@
 //! one round trip, wherever they are.
 //!
 //! **Which transactions.** Those whose programs are divided over their shards
-//! ([`Procedure::is_divisible`](pangea_core::txn::Procedure::is_divisible)). Their results depend on
-//! the arguments alone, and they never abort. So the coordinator computes the result before anybody
+//! ([`Procedure::is_divisible`](pangea_core::txn::Procedure::is_divisible)). Their results depend
+//! on the arguments alone, and they never abort. So the coordinator computes the result before anybody
 //! has run the transaction, and replies have no hashes: whatever comes before it, its result is the
 //! same, and others read what it wrote when its cell is committed. All others commit by the logs.
 //!
@@ -34,8 +34,8 @@
 //!   coordinator. A follower that has replied accepts nothing more at or below its clock, whatever
 //!   the footprint. The others of a shard of T are too few to recover X. In the other shards as
 //!   many replicas promise the same ([`Sizes::blocking`]). Without that, X could be recovered on
-//!   shards without a part in T, before a transaction of such a shard and one of T that is before T.
-//!   If there is one such shard alone, its leader's word is enough: X has another shard, of T.
+//!   shards without a part in T, before a transaction of these and of T that is before T.
+//!   If there is one of these shards alone, its leader's word is enough: X has another shard, of T.
 //! - In a later view all logs begin at or after T, and nothing comes before their end.
 //!
 //! The promises need not be durable, but for a restart of a follower in the same view. It accepts
@@ -155,7 +155,7 @@ impl Closing {
         has_told(&leader) && group.iter().filter(|node| has_told(node)).count() >= needed
     }
 
-    /// Whether all of these shards have closed a cell. Each is given by its replicas and its leader.
+    /// Whether all of these shards have closed a cell. Each is given by its replicas and leader.
     pub(in super::super) fn have_closed<'a>(
         &self,
         others: impl Iterator<Item = (&'a [NodeId], NodeId)>,
@@ -184,7 +184,7 @@ impl Closing {
     }
 }
 
-/// Whether the word of leaders is enough, if so many shards have no part in a transaction. A later
+/// Whether the word of leaders is enough, if this number of shards has no part in a transaction. A later
 /// one that followers have accepted has several shards, so it has one of this transaction.
 fn is_word_of_leaders(others: usize) -> bool {
     others < 2
