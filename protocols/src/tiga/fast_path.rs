@@ -13,6 +13,10 @@
 //! transaction after the same ones, and enough replicas have all of them on their disks, a later
 //! leader will run it with the same result: see [`super::hashes`] and [`super::rebuild`].
 //!
+//! With several shards only divisible transactions have replies, and these have no hashes
+//! (`shards/fast_commit.rs`). A follower orders them by their stamps alone: when it has replied, it
+//! accepts nothing more up to its clock, whatever the footprint.
+//!
 //! # Differences from the paper
 //!
 //! - Replies wait for the disk: the transaction is there, and on the leader its cell.

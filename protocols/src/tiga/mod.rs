@@ -28,8 +28,9 @@
 //!   new leader  <-- reports of f + 1: their logs, and what they accepted beyond them
 //! ```
 //!
-//! Several shards have the order with watermarks, and no fast path. With the detective approach
-//! their leaders release transactions first, and their logs show whether they agree.
+//! Several shards have the order with watermarks. With the detective approach their leaders release
+//! transactions first, and their logs show whether they agree. Then divisible transactions have a
+//! fast path over all of their shards.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -45,6 +46,7 @@
 //! | several shards | | `shards.rs` | Committed, Subscribe, Unsubscribe, Resubscribe, Items, Truncated, Outcome, LookupRequest, LookupReply | the outcome on all shards |
 //! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
 //! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
+//! | fast path over shards | §3.4, §3.8 | `shards/fast_commit.rs` | FastReplies, Close, Closed | the result, after one round trip |
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
 //! | quorums, commit point | §3.4, §3.7 | `quorum.rs` | | that it is committed on a shard |
 //! | log synchronization | §3.7 | `log.rs`, `log_sync.rs` | LogSync, Synced, Fetch, Found | f + 1 replicas have the log |
@@ -80,9 +82,10 @@
 //! 4. *Released.* With `heads`, when all of its leaders have it ready at one stamp. With
 //!    `watermarks`, when all have told their stamps, and nobody accepts anything below the largest.
 //! 5. *Committed.* On the fast path, a super quorum with the leader has the transaction at one
-//!    stamp and after the same transactions. On the slow path, f + 1 replicas have it durably in
-//!    the log of one view. In both cases the leader's result counts, and leaders of all shards have
-//!    one stamp.
+//!    stamp and after the same transactions. With several shards, a super quorum of each of them
+//!    has it at the coordinator's stamp, and all other shards have closed its cell. On the slow
+//!    path, f + 1 replicas have it durably in the log of one view. In both cases the leader's result
+//!    counts, and leaders of all shards have one stamp.
 //! 6. *Recovered.* A new leader asks f + 1 replicas. It takes the longest log of the newest view,
 //!    and the unsynced transactions that ⌈f/2⌉ + 1 of them accepted in time at one stamp, in this
 //!    view, above all conflicting ones of the log and above the closed stamp.

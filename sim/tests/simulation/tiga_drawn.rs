@@ -325,20 +325,6 @@ pub fn drawn_fast(seed: u64) -> (Settings, Options) {
     (Settings { nodes, workload, clients_per_node, ..settings }, options)
 }
 
-/// Faults that are aimed at two shards, with the fast path and leaders that do not agree first.
-pub fn aimed_fast(seed: u64) -> (Settings, Options) {
-    let (settings, options) = match seed % 3 {
-        0 => away_divided(seed),
-        1 => replaced_divided(seed),
-        _ => upgraded_divided(seed),
-    };
-    let workload = ["list-add", "tiga-micro"][(seed % 2) as usize].to_owned();
-    let leaders = ["auto", "rotated"][(seed / 2 % 2) as usize].to_owned();
-    let approach = Approach::Detective;
-    let options = Options { path: Path::Super, approach, leaders, ..options };
-    (Settings { workload, ..settings }, options)
-}
-
 /// The same with several shards.
 pub fn drawn_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = drawn(seed);

@@ -1,10 +1,10 @@
 //! Walks of the replicas of several shards with the fast path (§3.4, §3.8), through failures of
 //! leaders, restarts and several views, in a drawn order of events.
 //!
-//! What a client was told, or a reader has seen, must be in the logs of all later views, and nothing
-//! that began after an answer may be before it. Replicas accept, reply, promise and recover by the
-//! code under test. How they pass messages is written here: any message may be late, come in any
-//! order, or be lost with a leader.
+//! Each answer to a client, and each snapshot of a reader, must be in the logs of all later views,
+//! and nothing that began after an answer may be before it. Replicas accept, reply, promise and
+//! recover by the code under test. Their messages are written here: any of them may be late, come in
+//! any order, or be lost with a leader.
 
 mod replicas;
 mod world;

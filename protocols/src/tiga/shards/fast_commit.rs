@@ -15,8 +15,8 @@
 //! one round trip, wherever they are.
 //!
 //! **Which transactions.** Those whose programs are divided over their shards
-//! ([`Procedure::is_divisible`](pangea_core::txn::Procedure::is_divisible)). Their results depend on
-//! the arguments alone, and they never abort. So the coordinator computes the result before anybody
+//! ([`Procedure::is_divisible`](pangea_core::txn::Procedure::is_divisible)). Their results depend
+//! on the arguments alone, and they never abort. So the coordinator computes the result before anybody
 //! has run the transaction, and replies have no hashes: whatever comes before it, its result is the
 //! same, and others read what it wrote when its cell is committed. All others commit by the logs.
 //!
@@ -34,7 +34,8 @@
 //!   coordinator. A follower that has replied accepts nothing more at or below its clock, whatever
 //!   the footprint. The others of a shard of T are too few to recover X. In the other shards as
 //!   many replicas promise the same ([`Sizes::blocking`]). Without that, X could be recovered on
-//!   a shard without a part in T, before a transaction of that shard and one of T that is before T.
+//!   shards without a part in T, before a transaction of these and of T that is before T.
+//!   If there is one of these shards alone, its leader's word is enough: X has another shard, of T.
 //! - In a later view all logs begin at or after T, and nothing comes before their end.
 //!
 //! The promises need not be durable, but for a restart of a follower in the same view. It accepts
@@ -144,26 +145,32 @@ impl Closing {
     fn has_closed(
         &self,
         (group, leader): (&[NodeId], NodeId),
-        view: ViewNumber,
-        cell: SnapshotVersion,
+        (view, cell): (ViewNumber, SnapshotVersion),
+        needed: usize,
     ) -> bool {
         let has_told = |node: &NodeId| {
             let (of, upto) = self.told[node.index()];
             of == view && upto >= cell
         };
-        let needed = Sizes::of(group.len()).blocking();
-        let needed = mutate!(ClosedByLeader: needed => 1);
         has_told(&leader) && group.iter().filter(|node| has_told(node)).count() >= needed
     }
 
-    /// Whether all of these shards have closed a cell. Each is given by its replicas and its leader.
+    /// Whether all of these shards have closed a cell. Each is given by its replicas and leader.
     pub(in super::super) fn have_closed<'a>(
         &self,
-        mut others: impl Iterator<Item = (&'a [NodeId], NodeId)>,
+        others: impl Iterator<Item = (&'a [NodeId], NodeId)>,
         view: ViewNumber,
         cell: SnapshotVersion,
     ) -> bool {
-        others.all(|other| mutate!(FastWithoutOthers: self.has_closed(other, view, cell) => true))
+        let others: Vec<_> = others.collect();
+        let has_closed = |(group, leader): &(&[NodeId], NodeId)| {
+            let blocking = Sizes::of(group.len()).blocking();
+            let needed = if is_word_of_leaders(others.len()) { 1 } else { blocking };
+            let needed = mutate!(ClosedByLeader: needed => 1);
+            let has_closed = self.has_closed((group, *leader), (view, cell), needed);
+            mutate!(FastWithoutOthers: has_closed => true)
+        };
+        others.iter().all(has_closed)
     }
 
     /// Another view begins.
@@ -175,6 +182,12 @@ impl Closing {
     fn first_asked(&self) -> Option<SnapshotVersion> {
         self.asked.values().filter_map(|cells| cells.first()).min().copied()
     }
+}
+
+/// Whether the word of leaders is enough, if this number of shards has no part in a transaction. A later
+/// one that followers have accepted has several shards, so it has one of this transaction.
+fn is_word_of_leaders(others: usize) -> bool {
+    others < 2
 }
 
 /// The cell that a leader appends when it tells that nothing more comes up to a cell. What its
@@ -347,16 +360,25 @@ impl Tiga {
                 let own = self.state.coordinator.in_flight.get(&stamped.request.txn);
                 own.is_some_and(|own| own.by_shard.is_some())
             };
-            let last = without.clone().map(|stamped| stamped.stamp).max();
-            let last_fast = without.filter(is_fast).map(|stamped| stamped.stamp).max();
-            if let Some(fast) = last_fast {
-                for node in self.state.groups[usize::from(shard.0)].clone() {
-                    self.send_close(cx, node, cell_of(fast), true);
-                }
+            let needs_followers = |stamped: &&Arc<Stamped>| {
+                let count = usize::from(self.state.cluster.partitions.shards());
+                !is_word_of_leaders(count - stamped.request.shards.len())
+            };
+            let stamp = |stamped: &Arc<Stamped>| stamped.stamp;
+            let last = without.clone().map(stamp).max();
+            let fast = without.clone().filter(is_fast).map(stamp).max();
+            let of_all = without.filter(is_fast).filter(needs_followers).map(stamp).max();
+            let Some(leader) = self.state.views.leader_of(shard) else { continue };
+            if let Some(fast) = fast {
+                self.send_close(cx, leader, cell_of(fast), true);
             }
-            let leader = self.state.views.leader_of(shard);
-            if let (Some(last), Some(leader)) = (last.filter(|_| last > last_fast), leader) {
+            if let Some(last) = last.filter(|_| last > fast) {
                 self.send_close(cx, leader, cell_of(last), false);
+            }
+            let followers = self.state.groups[usize::from(shard.0)].clone();
+            let followers = followers.into_iter().filter(|node| *node != leader);
+            for node in followers.filter(|_| of_all.is_some()) {
+                self.send_close(cx, node, cell_of(of_all.unwrap_or_default()), true);
             }
         }
     }

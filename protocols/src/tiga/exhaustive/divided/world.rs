@@ -207,7 +207,7 @@ impl World {
             all.filter(|shard| !first.contains(*shard)).collect::<ShardSet>()
         });
         let shards = match rest {
-            Some(rest) if rest.len() > 0 && self.dice.bool() => rest,
+            Some(rest) if !rest.is_empty() && self.dice.bool() => rest,
             _ => shards,
         };
         let coordinator = NodeId(900 + number);
