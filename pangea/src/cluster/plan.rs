@@ -258,6 +258,13 @@ impl Plan {
         self.node_places().iter().map(|place| usize::from(place.shard.0)).collect()
     }
 
+    /// Returns the number of voting replicas of a shard.
+    pub fn voters_of(&self, shard: usize) -> usize {
+        let all = self.shards_of_nodes();
+        let voters = &all[..all.len() - self.non_voting.len()];
+        voters.iter().filter(|it| **it == shard).count()
+    }
+
     /// Returns the names of the nodes, in order: their regions, with their shards if tables are
     /// partitioned.
     pub fn places(&self) -> Vec<String> {

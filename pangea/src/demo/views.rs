@@ -91,14 +91,14 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
     let (nodes, caches) = nodes.split_at(plan.places().len());
     let mut table = numbers(&COLUMNS);
     let mut below = String::new();
-    for (name, node) in places.iter().zip(nodes) {
+    for ((name, node), shard) in places.iter().zip(nodes).zip(plan.shards_of_nodes()) {
         let mut cells = vec!["?".to_owned(); COLUMNS.len()];
         name.clone_into(&mut cells[0]);
         cells[1] = process(node);
         if let Some(status) = &node.status {
             cells[2] = status.version.0.to_string();
             cells[3] = status.coordinator.as_ref().map_or("-", region).to_owned();
-            let (count, all) = (status.members.len(), plan.regions.len());
+            let (count, all) = (status.members.len(), plan.voters_of(shard));
             cells[4] = if count == all { "all".to_owned() } else { format!("{count} of {all}") };
             if count < all {
                 let members: Vec<&str> = status.members.iter().map(region).collect();
