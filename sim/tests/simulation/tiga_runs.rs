@@ -34,7 +34,7 @@ fn transactions_commit_on_the_fast_path_and_survive_their_leader() {
     let options = Options { path: Path::Super, ..Options::default() };
     let mut marks = ["tiga.fast_commit", "tiga.retreated", "tiga.recovered"].map(|mark| (mark, 0));
     for workload in ["list-append", "bank", "register", "smallbank"] {
-        for seed in 1_000..1_010 {
+        for seed in 1_000..1_016 {
             let settings = Settings { faults: faults(), ..settings(seed, workload) };
             let report = clean::<Tiga>(&settings, &options);
             marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));

@@ -43,7 +43,7 @@ fn drawn_runs_of_several_shards_that_once_failed_are_clean() {
 fn a_node_of_several_shards_that_was_away_for_long_takes_a_checkpoint() {
     let mut marks =
         ["tiga.checkpoint_installed", "tiga.resubscribed", "tiga.rows_evicted"].map(|it| (it, 0));
-    for seed in 0..12 {
+    for seed in 0..20 {
         let (settings, options) = away_divided(seed);
         let report = clean::<Tiga>(&settings, &options);
         marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
