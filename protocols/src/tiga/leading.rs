@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -20,6 +20,7 @@ use super::order::{Arrival, Effects, Leader, Notice};
 use super::shards::cell_of_word;
 use super::stamp::Stamp;
 use super::state::State;
+use super::strides::Strides;
 use super::transactions::Stamped;
 use super::{Tiga, Timer};
 
@@ -30,22 +31,13 @@ const CLOSE_US: u64 = 100_000;
 /// A leader without transactions for this long is not busy any more. In microseconds.
 const BUSY_US: u64 = 10_000_000;
 
-/// With several shards: from this number of pending transactions on, a leader adds two cells at a
-/// time to its log.
-const STRIDE_TXNS: usize = 8;
-
-/// The same for four cells.
-const MORE_TXNS: usize = 16;
-
-/// The same for eight cells.
-const MANY_TXNS: usize = 64;
-
 /// The state of a leader.
 pub(super) struct Leading {
     pub leader: Leader,
     /// The shard.
     shard: ShardId,
     is_divided: bool,
+    strides: Strides,
     /// How much of the log each follower was sent in its present connection: up to a position, and
     /// that nothing more comes up to a version. `None` if it has to tell its position first.
     pub sent: Vec<Option<(Position, SnapshotVersion)>>,
@@ -97,6 +89,7 @@ impl Leading {
             leader,
             shard: *shard,
             is_divided: shards > 1,
+            strides: Strides::new(shards > 1, state.way_to_followers(*node)),
             sent: vec![None; state.replica.topology.node_count()],
             record,
             start: log.last(),
@@ -127,6 +120,7 @@ impl Leading {
     /// Gives a transaction its place among those that wait for the end of their cells. A stamp
     /// that is too far in the future is replaced by the present, which is `now`.
     fn accept(&mut self, stamped: &Stamped, now: u64, is_far: bool) {
+        self.strides.note_arrival(now);
         let stamp = if is_far { self.leader.issue(now) } else { stamped.stamp };
         let shards = match stamped.request.shards {
             none if none.is_empty() => ShardSet::one(self.shard),
@@ -167,14 +161,7 @@ impl Leading {
 
     /// The last one of the cells that are added to the log together with a cell.
     fn last_of_stride(&self, cell: SnapshotVersion) -> SnapshotVersion {
-        let stride = match self.leader.pending_count() {
-            _ if !self.is_divided => 1,
-            0..STRIDE_TXNS => 1,
-            STRIDE_TXNS..MORE_TXNS => 2,
-            MORE_TXNS..MANY_TXNS => 4,
-            MANY_TXNS.. => 8,
-        };
-        SnapshotVersion(cell.0.next_multiple_of(stride))
+        SnapshotVersion(cell.0.next_multiple_of(self.strides.cells(self.leader.pending_count())))
     }
 
     /// All transactions up to this version are in the log, and nothing more comes up to it.
@@ -328,6 +315,16 @@ impl State {
             self.raised = leading.leader.last_issued();
             self.raised_at = now;
         }
+    }
+
+    /// The round trip from a leader of this shard to the nearest followers that make up f + 1.
+    fn way_to_followers(&self, leader: NodeId) -> Span {
+        let group = &self.groups[usize::from(self.shard.0)];
+        let way = |from, to| self.cluster.one_way_between(from, to).us;
+        let round_trip = |other: &NodeId| Span::from_us(way(leader, *other) + way(*other, leader));
+        let mut all: Vec<Span> = group.iter().map(round_trip).collect();
+        all.sort_unstable();
+        all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or_default()
     }
 
     /// Whether there are several shards.

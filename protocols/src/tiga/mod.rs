@@ -44,7 +44,7 @@
 //! | notices | §3.5 | `notices.rs` | Notices | the stamps and promises of other leaders |
 //! | detection | §3.8 | `shards/detection.rs` | Items, Close | whether all logs have one stamp |
 //! | several shards | | `shards.rs` | Committed, Subscribe, Unsubscribe, Resubscribe, Items, Truncated, Outcome, LookupRequest, LookupReply | the outcome on all shards |
-//! | cells | | `cells.rs`, `leading.rs` | | the transactions of a version |
+//! | cells | | `cells.rs`, `leading.rs`, `strides.rs` | | the transactions of a version |
 //! | fast path | §3.4 | `fast_path.rs`, `fast_replies.rs` | FastReplies | the result, after one round trip |
 //! | fast path over shards | §3.4, §3.8 | `shards/fast_commit.rs` | FastReplies, Close, Closed | the result, after one round trip |
 //! | prefix hashes | §3.4, report App. D | `hashes.rs` | | equal transactions before one |
@@ -185,6 +185,7 @@ mod shards;
 pub mod stamp;
 mod state;
 mod stop;
+mod strides;
 pub mod timestamp_agreement;
 mod transactions;
 pub mod verification;
