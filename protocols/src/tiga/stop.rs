@@ -28,8 +28,11 @@ use super::Tiga;
 use super::cells::{cell_of, end_of};
 use super::state::State;
 
-/// How long a node that is stopping waits for others.
+/// How long a node that is stopping waits for others, besides some of the longest round trips.
 const PATIENCE: Span = Span::from_ms(3_000);
+
+/// The number of these round trips: a view may have to begin first, and shards wait for each other.
+const PATIENCE_ROUND_TRIPS: u64 = 8;
 
 /// The maximum number of checkpoints that a stop takes. The others continue, and if they have load,
 /// each checkpoint is behind again when it is written.
@@ -304,7 +307,8 @@ impl Tiga {
         if stop.is_over {
             return true;
         }
-        let is_late = cx.now.at.since(stop.since) >= PATIENCE;
+        let round_trips = PATIENCE_ROUND_TRIPS * self.state.cluster.round_trip_max().us;
+        let is_late = cx.now.at.since(stop.since).us >= PATIENCE.us + round_trips;
         let may_leave = self.state.may_leave(&stop, is_late);
         if may_leave {
             let is_done = self.state.do_enough_stay() || self.state.is_all_published();
