@@ -129,7 +129,7 @@ impl Commit {
 }
 
 /// Whether a program accesses nothing but its footprint.
-fn is_footprint_certain(registry: &Registry, program: &Program) -> bool {
+pub(super) fn is_footprint_certain(registry: &Registry, program: &Program) -> bool {
     match program {
         Program::Certified(_) => true,
         Program::Call { procedure, .. } => {

@@ -30,9 +30,11 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program};
 
 use super::Tiga;
+use super::commit::is_footprint_certain;
 use super::fast_replies::RunResult;
 use super::log::ViewNumber;
 use super::messages::Message;
+use super::options::Path;
 use super::quorum::{Replies, Sizes};
 use super::shards::ByShard;
 use super::stamp::{Issuer, Role, Stamp};
@@ -57,6 +59,8 @@ pub(super) struct Coordinator {
     pub headroom_us: u64,
     /// When it was last raised.
     pub adapted_at: Timestamp,
+    /// With one shard: whether a super quorum's replies are expected before the logs.
+    pub expects_replies: bool,
 }
 
 /// Which transactions in flight are sent again.
@@ -108,6 +112,7 @@ impl Coordinator {
             unsent: Vec::new(),
             headroom_us: super::shards::adapted(0, false),
             adapted_at: Timestamp::default(),
+            expects_replies: false,
         }
     }
 }
@@ -149,7 +154,8 @@ impl Tiga {
     ) {
         let now = self.state.clock_us(cx);
         let by_shard = self.state.no_replies_of_shards(&program, footprint.is_some(), shards);
-        let delay = self.time_to_arrive(shards, by_shard.is_some(), cx.now.at);
+        let wants_replies = by_shard.is_some() || self.wants_replies(&program);
+        let delay = self.time_to_arrive(shards, wants_replies, cx.now.at);
         let delay = delay + self.state.headroom_us(shards, tries.late);
         let replies = self.state.no_replies();
         let me = self.state.node;
@@ -263,19 +269,29 @@ impl Tiga {
         request.is_small().then_some(request.footprint).flatten()
     }
 
+    /// §6: whether the stamp of a transaction of one shard should leave the time for replies. If the
+    /// program may leave its footprint, the leader does not reply before the logs commit.
+    fn wants_replies(&self, program: &Program) -> bool {
+        let State { coordinator, options, registry, .. } = &self.state;
+        let is_quicker = coordinator.expects_replies && is_footprint_certain(registry, program);
+        self.state.has_hashes() && (options.path == Path::Super || is_quicker)
+    }
+
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
-    fn time_to_arrive(&self, shards: ShardSet, is_fast: bool, now: Timestamp) -> i64 {
+    fn time_to_arrive(&self, shards: ShardSet, wants_replies: bool, now: Timestamp) -> i64 {
         let State { options, views, .. } = &self.state;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
         let to_leader = leaders.map(|leader| self.delay_to(leader, now)).max().unwrap_or(0);
-        let has_hashes = self.state.has_hashes();
-        if !is_fast && !has_hashes {
+        if !wants_replies {
             return to_leader;
         }
         let to_quorums = shards.iter().map(|shard| self.delay_to_super_quorum(shard, now));
-        let headroom = if has_hashes { Span::from_ms(options.headroom_ms) } else { Span::ZERO };
+        let headroom = match self.state.has_hashes() {
+            true => Span::from_ms(options.headroom_ms),
+            false => Span::ZERO,
+        };
         to_quorums.max().unwrap_or(0).max(to_leader) + headroom.us as i64
     }
 

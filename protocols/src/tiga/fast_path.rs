@@ -233,7 +233,13 @@ pub(super) fn is_fast_possible(cluster: &Topology) -> bool {
 
 /// Whether a cluster with these settings uses the fast path, in some view.
 pub(super) fn has_fast_path(cluster: &Topology, options: &Options) -> bool {
-    options.path == Path::Super && is_fast_possible(cluster)
+    let is_of_use = match options.path {
+        Path::Simple => false,
+        Path::Super => true,
+        // With one shard and three replicas, all of them have to reply: the logs are quicker.
+        Path::Auto => cluster.partitions.shards() > 1 || cluster.voter_count() > 3,
+    };
+    is_of_use && is_fast_possible(cluster)
 }
 
 impl State {

@@ -101,11 +101,14 @@ pub enum Approach {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
+    /// By the way that is expected to be quicker (§6), for each transaction.
+    #[default]
+    Auto,
     /// By the logs of f + 1 replicas (§3.7). With a replica in each region that needs one
     /// round trip to the leader, as the other way does, and fewer messages.
-    #[default]
     Simple,
-    /// By equal replies of a super quorum (§3.4), or by logs.
+    /// By equal replies of a super quorum (§3.4), or by logs. Stamps are always late enough for
+    /// replies.
     Super,
 }
 
@@ -129,7 +132,7 @@ impl Default for Options {
             colocation_ms: 10,
             order: Ordering::Watermarks,
             clock_error_ms: 0,
-            path: Path::Simple,
+            path: Path::Auto,
             headroom_ms: 10,
             window_ms: 500,
             checkpoint_bytes: 256 << 20,
@@ -162,7 +165,7 @@ impl Options {
 
     /// Random settings, for searches.
     pub(super) fn drawn(rng: &mut fastrand::Rng) -> Self {
-        Self {
+        let drawn = Self {
             heartbeat_ms: rng.u64(10..=200),
             doubt_ms: rng.u64(150..=1_000),
             retry_ms: rng.u64(50..=1_000),
@@ -182,7 +185,9 @@ impl Options {
             clock_error_ms: 0,
             // Drawn at last, so that searches without shards stay as they are.
             approach: [Approach::Auto, Approach::Preventive, Approach::Detective][rng.usize(..3)],
-        }
+        };
+        let path = if rng.u8(..3) == 0 { Path::Auto } else { drawn.path };
+        Self { path, ..drawn }
     }
 
     /// Where the leaders of a cluster should be; `None` if load and distances decide.
@@ -257,7 +262,7 @@ impl Options {
         let is_divided = topology.partitions.shards() > 1;
         let agrees_first = is_divided && self.approach == Approach::Preventive;
         let why = match is_fast_possible(topology) {
-            _ if self.path == Path::Simple => return warnings,
+            _ if self.path != Path::Super => return warnings,
             false => "it needs an odd number of replicas, from 3 on",
             true if agrees_first => "with partitions it needs another approach than \"preventive\"",
             true => return warnings,

@@ -152,9 +152,10 @@ impl Tiga {
             self.state.told();
         let sent = self.state.clock_us(cx);
         // There a transaction has to be in time. Otherwise it may be a little late.
-        let is_fast = self.state.has_fast_path || self.state.views.view.is_detective;
+        let is_fast = self.state.is_fast_view() || self.state.views.view.is_detective;
         let deaf_to = self.state.unheard(cx.now.at);
         let (round_trips, rate) = self.state.proximity(cx.now.at);
+        self.state.coordinator.expects_replies = self.state.are_replies_quicker();
         for node in nodes.iter().copied() {
             self.state.pace.note_told(node, cx.now.at);
             let message = Message::Progress {

@@ -18,9 +18,10 @@
 //! round trip to one of them counts, and the longest between two of them.
 
 use pangea_core::ids::{NodeId, RegionId, ShardId};
-use pangea_core::time::Timestamp;
+use pangea_core::time::{Span, Timestamp};
 
 use super::placement::{Preference, all_homes, anywhere};
+use super::quorum::Sizes;
 use super::state::State;
 
 /// With fewer transactions a second in all, leaders stay where they are.
@@ -106,6 +107,14 @@ fn best_home(
     }
 }
 
+/// When a coordinator expects to hear of f + 1 logs, and how far the nearest super quorum is, if the
+/// log of each replica takes as long as `told`, and a message to it as long as `ways`.
+fn expected(sizes: Sizes, mut told: Vec<u64>, mut ways: Vec<u64>) -> (u64, u64) {
+    told.sort_unstable();
+    ways.sort_unstable();
+    (told[sizes.simple() - 1], ways[sizes.super_quorum() - 1])
+}
+
 impl State {
     /// What this node tells about itself: its round trips and its rate.
     pub(super) fn proximity(&mut self, now: Timestamp) -> (Vec<u64>, u64) {
@@ -183,6 +192,23 @@ impl State {
             .flat_map(|from| self.cluster.nodes_in(other).map(move |to| (from, to)));
         let trips = pairs.map(|(from, to)| self.round_trip_us(from, to));
         trips.min().unwrap_or(u64::MAX >> 32)
+    }
+
+    /// §6: whether a super quorum's replies are expected before the logs of f + 1 replicas, if
+    /// there is one shard.
+    pub(super) fn are_replies_quicker(&self) -> bool {
+        let Some(leader) = self.leader().filter(|_| self.has_hashes()) else { return false };
+        let (me, group) = (self.node, &self.groups[usize::from(self.shard.0)]);
+        let way = |from: NodeId, to: NodeId| self.round_trip_us(from, to) / 2;
+        // This node hears of its own log when that of the leader arrives.
+        let told = group.iter().map(|replica| match *replica == me {
+            true => 2 * way(me, leader),
+            false => way(me, leader) + way(leader, *replica) + way(*replica, me),
+        });
+        let (told, replies) = (told.collect(), group.iter().map(|it| way(me, *it)).collect());
+        let (by_logs, furthest) = expected(Sizes::of(group.len()), told, replies);
+        let headroom_us = Span::from_ms(self.options.headroom_ms).us;
+        2 * furthest.max(way(me, leader)) + headroom_us < by_logs
     }
 
     fn region_of(&self, node: NodeId) -> RegionId {

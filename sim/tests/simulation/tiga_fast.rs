@@ -15,23 +15,28 @@ use pangea_sim::predict::{
 use crate::runs::clean;
 use crate::tiga_drawn::{away_divided, drawn_fast, replaced_divided, upgraded_divided};
 
-/// Three shards whose leaders are in three regions, 25 ms from each other, with one client in each.
-/// Each transaction increments a counter of each shard.
-fn leaders_apart(path: Path) -> Prediction {
+/// Regions that are 25 ms from each other, with one client in each. Each transaction increments
+/// three counters, one on each shard if there are three.
+fn predicted(
+    (regions, shards): (usize, u16),
+    (warmup_s, secs): (u64, u64),
+    options: &Options,
+) -> Prediction {
     let workload = Workload::named("tiga-micro", &workload::Settings::default()).unwrap();
     let one_way = |from, to| if from == to { Span::ZERO } else { Span::from_ms(25) };
     let settings = Settings {
         seed: 7,
-        regions: (0..3).map(|region| format!("region-{region}")).collect(),
-        partitions: workload.partitions(3),
-        one_way: (0..3).map(|from| (0..3).map(|to| one_way(from, to)).collect()).collect(),
+        regions: (0..regions).map(|region| format!("region-{region}")).collect(),
+        partitions: workload.partitions(shards),
+        one_way: (0..regions)
+            .map(|from| (0..regions).map(|to| one_way(from, to)).collect())
+            .collect(),
         bandwidth_bits: None,
-        clients: 3,
+        clients: regions,
         pace: ArrivalModel::Closed,
         loss: None,
-        // The leaders move to their places first.
-        warmup: Span::from_ms(15_000),
-        duration: Span::from_ms(10_000),
+        warmup: Span::from_ms(1_000 * warmup_s),
+        duration: Span::from_ms(1_000 * secs),
         cores: Cores::Each(8),
         workload,
         registry: Arc::new(Registry::new(workload::procedures())),
@@ -43,20 +48,41 @@ fn leaders_apart(path: Path) -> Prediction {
         lines: lines.collect(),
         ..Costs::default()
     };
+    let loaded = Loaded::new(&settings.workload, &settings.registry).unwrap();
+    predict::<Tiga>(&settings, options, &costs, &loaded).unwrap()
+}
+
+/// The median latency in ms of three shards whose leaders are in three regions.
+fn leaders_apart(path: Path) -> f64 {
     let (leaders, approach) = ("rotated".to_owned(), Approach::Detective);
     let options = Options { path, leaders, approach, ..Options::default() };
-    let loaded = Loaded::new(&settings.workload, &settings.registry).unwrap();
-    predict::<Tiga>(&settings, &options, &costs, &loaded).unwrap()
+    // The leaders move to their places first.
+    predicted((3, 3), (15, 5), &options).latency_ms.p50
 }
 
 /// §3.4, §3.8: without the fast path, the log of each leader has to be on the disks of a majority.
 #[test]
 fn a_commit_takes_one_round_trip_although_leaders_are_apart() {
-    let (logs, replies) = (leaders_apart(Path::Simple), leaders_apart(Path::Super));
-    let (logs, replies) = (logs.latency_ms, replies.latency_ms);
-    println!("by logs {logs:?}, by replies {replies:?}");
-    assert!(replies.p50 < 55.0, "{replies:?}");
-    assert!(logs.p50 > 75.0, "{logs:?}");
+    let [logs, replies, auto] = [Path::Simple, Path::Super, Path::Auto].map(leaders_apart);
+    println!("by logs {logs} ms, by replies {replies} ms, by the default {auto} ms");
+    assert!(replies < 55.0 && auto < 55.0, "{replies}, {auto}");
+    assert!(logs > 75.0, "{logs}");
+}
+
+/// §6: with three replicas the logs are quicker, and with five that are equally far apart a super
+/// quorum.
+#[test]
+fn the_quicker_path_is_chosen() {
+    for (regions, is_fast) in [(3, false), (5, true)] {
+        let of = |path| {
+            let options = Options { path, leaders: "region-0".to_owned(), ..Options::default() };
+            predicted((regions, 1), (1, 2), &options).latency_ms.p50
+        };
+        let [logs, replies, auto] = [Path::Simple, Path::Super, Path::Auto].map(of);
+        println!("{regions} regions: {logs} ms by logs, {replies} by replies, {auto} chosen");
+        assert_eq!(replies < logs, is_fast);
+        assert!(auto < logs.min(replies) + 1.0, "{auto}");
+    }
 }
 
 #[test]
