@@ -141,7 +141,8 @@ impl Topology {
         shards.all(|shard| self.voter_at(region, shard).is_some())
     }
 
-    /// Checks that each shard has a voting replica; and that all replicas vote, and each region with
+    /// Checks that each shard has a voting replica;
+    /// and that all replicas vote, and each region with
     /// nodes has one of each shard, unless the protocol of this name has partial replication.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ pub fn replaced_partial(seed: u64) -> (Settings, Options) {
     (apart(on_shards(settings, place, places)), options)
 }
 
-/// The same as [`crate::tiga_drawn::upgraded_divided`] with regions that lack replicas of some shards.
+/// The same as `upgraded_divided` with regions that lack replicas of some shards.
 pub fn upgraded_partial(seed: u64) -> (Settings, Options) {
     let (settings, options) = upgraded(seed);
     let dice = &mut fastrand::Rng::with_seed(seed ^ 0xa6);
