@@ -553,8 +553,8 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|node| placed.region_of(node)), [0, 1, 1, 2]);
         assert_eq!(placed.shards_of_nodes(), [0, 0, 1, 0]);
         let topology = placed.configs(Path::new("/d")).unwrap()[0].topology();
-        let names: Vec<_> = topology.node_ids().map(|node| topology.place_name(node)).collect();
-        assert_eq!(names, placed.places());
+        let named: Vec<_> = topology.node_ids().map(|node| topology.place_name(node)).collect();
+        assert_eq!(named, placed.places());
         let placement = |number: u8| Placement {
             address: [10, 9, number, 1].into(),
             command_prefix: Vec::new(),
