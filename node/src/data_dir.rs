@@ -53,16 +53,23 @@ pub struct Identity {
     /// their shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<String>,
+    /// The number of the first nodes, which vote, if others do not. It can't change: a majority of
+    /// other nodes may lack what was committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voters: Option<usize>,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, protocol, node, regions, partitions } = self;
+        let Self { cluster, protocol, node, regions, partitions, voters } = self;
         let (node, regions) = (node.0, regions.join(", "));
         write!(
             f,
             "node {node} of cluster {cluster:?} with protocol {protocol:?} and nodes in {regions}"
         )?;
+        if let Some(voters) = voters {
+            write!(f, ", of which the first {voters} vote")?;
+        }
         let Some(partitions) = partitions else { return Ok(()) };
         write!(f, ", with tables partitioned over {partitions}")
     }
@@ -331,7 +338,7 @@ mod tests {
     fn identity(cluster: &str, protocol: &str, node: u16) -> Identity {
         let (cluster, protocol) = (cluster.to_owned(), protocol.to_owned());
         let regions = ["west", "east"].map(str::to_owned).into();
-        Identity { cluster, protocol, node: NodeId(node), regions, partitions: None }
+        Identity { cluster, protocol, node: NodeId(node), regions, partitions: None, voters: None }
     }
 
     fn disk() -> Arc<dyn Disk> {
@@ -361,6 +368,7 @@ mod tests {
             identity("shop", "toy", 2),
             Identity { regions: vec!["west".to_owned()], ..us.clone() },
             Identity { partitions: Some("2 shards, everywhere".to_owned()), ..us.clone() },
+            Identity { voters: Some(1), ..us.clone() },
         ];
         for other in others {
             let error = DataDir::open(&disk(), temp.path(), &other).expect_err("another's");

@@ -443,7 +443,8 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
     let (cluster, protocol) = (topology.cluster.clone(), P::NAME.to_owned());
     let divided = Some(&topology.partitions).filter(|partitions| partitions.shards() > 1);
     let partitions = divided.map(ToString::to_string);
-    let identity = Identity { cluster, protocol, node: options.me, regions, partitions };
+    let voters = (topology.non_voting > 0).then_some(topology.voter_count());
+    let identity = Identity { cluster, protocol, node: options.me, regions, partitions, voters };
     let open = || DataDir::open(&options.disk, &options.data_dir, &identity);
     match open() {
         Err(DataDirError::Damaged { path, reason }) if options.is_replaced => {

@@ -87,7 +87,11 @@ impl RemoteShards {
             let mut nodes = topology.group(shard).nodes().to_vec();
             let region = topology.nodes[me.index()].region;
             let is_far = |node: &NodeId| topology.nodes[node.index()].region != region;
-            nodes.sort_by_key(|node| (is_far(node), topology.one_way_between(me, *node)));
+            // Those elsewhere without a vote may be behind.
+            nodes.sort_by_key(|node| {
+                let is_far = is_far(node);
+                (is_far, is_far && !topology.votes(*node), topology.one_way_between(me, *node))
+            });
             (shard, nodes.iter().map(peer).collect())
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()

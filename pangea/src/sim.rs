@@ -286,6 +286,11 @@ impl Arguments {
     /// Returns all settings except those of the protocol. `promised` is the real-time order that
     /// the protocol guarantees with its settings.
     fn settings(&self, promised: RealTime) -> Result<Settings, Failure> {
+        if self.non_voting > NODES_MAX - self.nodes.min(NODES_MAX) {
+            let message =
+                format!("--non-voting {}: at most {NODES_MAX} regions in all", self.non_voting);
+            return Err(Failure::Usage(message));
+        }
         if !(1..=NODES_MAX).contains(&self.nodes) {
             let message = format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes);
             return Err(Failure::Usage(message));

@@ -157,12 +157,18 @@ enum Verdict {
     Undecidable,
 }
 
-/// Compares this replica's digest with those of the other replicas of its group.
-fn compare(me: NodeId, reports: &[Option<TableDigests>], majority: usize) -> Verdict {
+/// Compares this replica's digest with those of the other replicas of its group. The first
+/// `voters` ones count in a majority.
+fn compare(
+    me: NodeId,
+    reports: &[Option<TableDigests>],
+    (voters, majority): (usize, usize),
+) -> Verdict {
     let Some(own) = &reports[me.index()] else { return Verdict::Same };
     let nodes = || (0..reports.len() as u16).map(NodeId);
     let with = |value: &TableDigests| -> Vec<NodeId> {
-        nodes().filter(|node| reports[node.index()].as_ref() == Some(value)).collect()
+        let voting = nodes().take(voters);
+        voting.filter(|node| reports[node.index()].as_ref() == Some(value)).collect()
     };
     let others: Vec<&TableDigests> = reports.iter().flatten().filter(|it| *it != own).collect();
     if others.is_empty() {
@@ -171,7 +177,7 @@ fn compare(me: NodeId, reports: &[Option<TableDigests>], majority: usize) -> Ver
     if let Some(majority) = others.iter().map(|it| with(it)).find(|it| it.len() >= majority) {
         return Verdict::OutvotedBy(majority);
     }
-    let missing = reports.iter().filter(|report| report.is_none()).count();
+    let missing = reports[..voters].iter().filter(|report| report.is_none()).count();
     let most = others.iter().map(|it| with(it).len()).max().unwrap_or(0).max(with(own).len());
     if most + missing < majority {
         return Verdict::Undecidable;
@@ -299,7 +305,8 @@ impl Digests {
         key: (SnapshotVersion, Scope),
     ) -> Option<String> {
         let reports = self.reports.get(&key)?;
-        let verdict = compare(replica.me, reports, replica.topology.majority());
+        let sizes = (replica.topology.voter_count(), replica.topology.majority());
+        let verdict = compare(replica.me, reports, sizes);
         let verdict = mutate!(DifferencesPass: verdict => Verdict::Same);
         let why = match verdict {
             Verdict::Same => return None,
@@ -428,9 +435,23 @@ mod tests {
         (sum > 0).then(|| vec![(TableId(5), sum)])
     }
 
+    #[test]
+    fn replicas_without_a_vote_outvote_nobody() {
+        let of = |me: u16, sums: &[u64], sizes| {
+            let reports: Vec<_> = sums.iter().map(|sum| report(*sum)).collect();
+            compare(NodeId(me), &reports, sizes)
+        };
+        let nodes = |all: &[u16]| all.iter().copied().map(NodeId).collect::<Vec<_>>();
+        let sums = [2, 1, 1, 2, 2];
+        assert_eq!(of(1, &sums, (3, 2)), Verdict::OthersDiffer(nodes(&[0, 3, 4])));
+        assert_eq!(of(3, &sums, (3, 2)), Verdict::OutvotedBy(nodes(&[1, 2])));
+        assert_eq!(of(0, &[1, 2], (1, 1)), Verdict::OthersDiffer(nodes(&[1])));
+        assert_eq!(of(1, &[1, 2], (1, 1)), Verdict::OutvotedBy(nodes(&[0])));
+    }
+
     fn of(sums: &[u64]) -> Verdict {
         let reports: Vec<_> = sums.iter().map(|sum| report(*sum)).collect();
-        compare(NodeId(0), &reports, sums.len() / 2 + 1)
+        compare(NodeId(0), &reports, (sums.len(), sums.len() / 2 + 1))
     }
 
     #[test]

@@ -161,30 +161,11 @@ impl Scenario {
     /// # Errors
     /// The numbers that are inconsistent.
     pub fn apply(&self, settings: Settings) -> Result<Settings, String> {
-        let Given { workload, nodes, clients, ms, lists, accounts, .. } = self.given.clone();
+        let Given { workload, clients, ms, lists, accounts, .. } = self.given.clone();
         let Given { faults, faults_max, one_way_ms, isolation, real_time, rules, .. } =
             self.given.clone();
-        let nodes = nodes.unwrap_or(settings.nodes);
-        if !(1..=NODES_MAX).contains(&nodes) {
-            let why = format!("nodes = {nodes}: must be from 1 to {NODES_MAX}");
-            return Err(self.wrong("nodes", why));
-        }
-        let shards = self.given.partitions.unwrap_or(settings.shards);
-        if !(1..=8).contains(&shards) {
-            let why = format!("partitions = {shards}: must be from 1 to 8");
-            return Err(self.wrong("partitions", why));
-        }
-        let replicas = match &self.given.replicas_in {
-            Some(text) => Some(self.replicas(text, nodes, shards)?),
-            None => settings.replicas.clone(),
-        };
-        let non_voting = self.given.non_voting.unwrap_or(settings.non_voting);
-        let placed = Settings { nodes, shards, replicas, non_voting, ..settings.clone() };
-        let (node_count, regions) = (placed.node_count(), placed.regions());
-        if regions > NODES_MAX {
-            let why = format!("non_voting = {non_voting}: at most {NODES_MAX} regions");
-            return Err(self.wrong("non_voting", why));
-        }
+        let settings = self.placed(settings)?;
+        let (node_count, regions) = (settings.node_count(), settings.regions());
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
             let why = format!("workload = {name:?}: unknown workload; known: {names}");
@@ -195,7 +176,7 @@ impl Scenario {
             return Err(self.wrong("clients", "clients = 0: must be at least 1"));
         }
         for (index, rule) in rules.iter().flatten().enumerate() {
-            let caches = nodes * self.given.caches.unwrap_or(settings.caches);
+            let caches = settings.nodes * self.given.caches.unwrap_or(settings.caches);
             let checked = rule.fault.check(node_count + caches).and(check_time(rule, duration));
             checked.map_err(|why| self.wrong_rule(index, why))?;
         }
@@ -212,10 +193,6 @@ impl Scenario {
         };
         let ClockBounds { offset_max, drift_ppm_max } = settings.clocks;
         Ok(Settings {
-            nodes,
-            shards,
-            replicas: placed.replicas,
-            non_voting,
             caches: self.given.caches.unwrap_or(settings.caches),
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
@@ -239,6 +216,30 @@ impl Scenario {
             real_time: self.parsed("real_time", real_time, settings.real_time)?,
             ..settings
         })
+    }
+
+    /// Applies the nodes of the file.
+    fn placed(&self, settings: Settings) -> Result<Settings, String> {
+        let nodes = self.given.nodes.unwrap_or(settings.nodes);
+        if !(1..=NODES_MAX).contains(&nodes) {
+            let why = format!("nodes = {nodes}: must be from 1 to {NODES_MAX}");
+            return Err(self.wrong("nodes", why));
+        }
+        let shards = self.given.partitions.unwrap_or(settings.shards);
+        if !(1..=8).contains(&shards) {
+            let why = format!("partitions = {shards}: must be from 1 to 8");
+            return Err(self.wrong("partitions", why));
+        }
+        let replicas = match &self.given.replicas_in {
+            Some(text) => Some(self.replicas(text, nodes, shards)?),
+            None => settings.replicas.clone(),
+        };
+        let non_voting = self.given.non_voting.unwrap_or(settings.non_voting);
+        if non_voting > NODES_MAX - nodes {
+            let why = format!("non_voting = {non_voting}: at most {NODES_MAX} regions");
+            return Err(self.wrong("non_voting", why));
+        }
+        Ok(Settings { nodes, shards, replicas, non_voting, ..settings })
     }
 
     fn replicas(&self, text: &str, nodes: usize, shards: u16) -> Result<Replicas, String> {

@@ -190,6 +190,10 @@ impl Plan {
         if replicas.is_none() && non_voting.is_empty() {
             return Ok(self);
         }
+        let is_again = |(at, name): &(usize, &String)| non_voting[..*at].contains(name);
+        if let Some((_, name)) = non_voting.iter().enumerate().find(is_again) {
+            return Err(Failure::Usage(format!("--non-voting: region {name:?} is listed twice")));
+        }
         if let Some(name) = non_voting.iter().find(|name| !self.regions.contains(name)) {
             return Err(Failure::Usage(format!("--non-voting: {name:?} is not among --regions")));
         }

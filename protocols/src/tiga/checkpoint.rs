@@ -385,7 +385,8 @@ impl Tiga {
     /// here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>) {
         let State { coordinator, done, .. } = &mut self.state;
-        coordinator.unsettled.retain(|txn, _| !done.contains(*txn));
+        let published = cx.store.published();
+        coordinator.unsettled.retain(|txn, cell| !done.contains(*txn) && *cell > published);
         let skipped = coordinator.in_flight.keys().filter(|txn| done.contains(**txn));
         let skipped: BTreeSet<TxnId> = skipped.copied().collect();
         for txn in skipped {

@@ -130,6 +130,11 @@ impl FastPath {
         self.promise(upto);
     }
 
+    /// Whether the clock has passed a stamp, so that nothing there is in time.
+    pub(super) fn has_passed(&self, stamp: Stamp) -> bool {
+        stamp <= self.promised
+    }
+
     /// Adds the word that a transaction was late.
     pub(super) fn push_late(&mut self, to: NodeId, reply: Reply) {
         let (replies, _) = self.replies.entry(to).or_default();
@@ -253,10 +258,13 @@ impl State {
         self.has_fast_path && !self.is_divided()
     }
 
-    /// Whether this replica replies as a follower.
+    /// Whether this replica replies as a follower. Behind a peer's checkpoint in memory it does not:
+    /// after a restart it would have an earlier log, and none of what it has accepted or promised
+    /// in this view.
     pub(super) fn follows_fast(&self) -> bool {
         let is_follower = self.leading.is_none() && self.is_normal() && self.is_whole();
-        is_follower && self.replica.votes() && self.is_fast_view()
+        let is_durable = self.log.needed_base() == Position(0);
+        is_follower && is_durable && self.replica.votes() && self.is_fast_view()
     }
 
     /// At the beginning of a view, or of a run.

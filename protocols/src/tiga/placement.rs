@@ -220,10 +220,11 @@ pub(super) fn place(
     let sound_in = |home: RegionId| topology.nodes_in(home).filter(is_sound).count();
     let shards = || (0..topology.partitions.shards()).map(ShardId);
     let is_home_sound = |of: ShardId| {
-        let home = preference.home_of(topology, of)?;
-        topology.voter_at(home, of).filter(is_sound)
+        let home = preference.home_of(topology, of);
+        let is_there = |node: NodeId| shard(node) == of && Some(region(node)) == home;
+        topology.voter_ids().any(|node| is_there(node) && is_sound(&node))
     };
-    let are_homes_sound = shards().all(|of| is_home_sound(of).is_some());
+    let are_homes_sound = shards().all(is_home_sound);
     let is_rotated = *preference == Preference::Rotated;
     let distance = |one: NodeId, other: NodeId| match region(one) == region(other) {
         true => 0,
@@ -264,17 +265,29 @@ pub(super) fn place(
     };
     let shard_count = usize::from(topology.partitions.shards());
     let is_any_whole = topology.nodes.iter().any(|it| sound_in(it.region) == shard_count);
-    let spread = |leaders: &[NodeId]| {
-        let is_wanted = is_rotated || are_homes_sound && preference.score(topology, leaders) == 2;
-        let pairs = leaders.iter().flat_map(|one| leaders.iter().map(|other| (*one, *other)));
-        let longest = pairs.map(|(one, other)| distance(one, other)).max();
-        longest.filter(|_| !is_any_whole && !is_wanted).unwrap_or_default()
-    };
-    let mut chosen: Option<((usize, u64), Vec<NodeId>)> = None;
-    for leaders in ranked(ShardId(0), &[]).into_iter().filter_map(beside) {
+    let cost = |leaders: &[NodeId]| {
         let sound = leaders.iter().filter(|leader| is_sound(leader)).count();
-        let weakness = leaders.len() - sound + unlinked(&leaders, &links.are_linked);
-        let cost = (weakness, spread(&leaders));
+        let weakness = leaders.len() - sound + unlinked(leaders, &links.are_linked);
+        let is_wanted = is_rotated || are_homes_sound && preference.score(topology, leaders) == 2;
+        (weakness, if is_any_whole || is_wanted { 0 } else { spread(leaders, distance) })
+    };
+    cheapest(ranked(ShardId(0), &[]).into_iter().filter_map(beside), cost)
+}
+
+/// The longest way between two leaders.
+fn spread(leaders: &[NodeId], distance: impl Fn(NodeId, NodeId) -> u64) -> u64 {
+    let pairs = leaders.iter().flat_map(|one| leaders.iter().map(|other| (*one, *other)));
+    pairs.map(|(one, other)| distance(one, other)).max().unwrap_or_default()
+}
+
+/// The first leaders with the least cost. None after those that cost nothing are looked at.
+fn cheapest(
+    candidates: impl Iterator<Item = Vec<NodeId>>,
+    cost: impl Fn(&[NodeId]) -> (usize, u64),
+) -> Option<Vec<NodeId>> {
+    let mut chosen: Option<((usize, u64), Vec<NodeId>)> = None;
+    for leaders in candidates {
+        let cost = cost(&leaders);
         if chosen.as_ref().is_none_or(|(least, _)| cost < *least) {
             chosen = Some((cost, leaders));
         }

@@ -103,7 +103,7 @@ impl Tiga {
         if !std::mem::replace(&mut self.state.is_refusing, true) {
             cx.mark("tiga.cell_refused");
         }
-        if self.state.replica.topology.node_count() == 1 {
+        if self.state.replica.voting_peers().next().is_none() {
             cx.stop(why);
         }
     }

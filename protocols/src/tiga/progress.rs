@@ -29,9 +29,6 @@ struct Readings {
     difference: u64,
     deaf_to: Vec<NodeId>,
     others_done: Vec<(NodeId, u64)>,
-    next_ms: u64,
-    round_trips: Vec<u64>,
-    rate: u64,
 }
 
 impl PeerState {
@@ -66,9 +63,7 @@ impl PeerState {
             is_over,
             deaf_to,
             others_done,
-            next_ms,
-            round_trips,
-            rate,
+            ..
         } = message
         else {
             return None;
@@ -96,19 +91,8 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        let readings = Readings {
-            sent,
-            delay,
-            received,
-            version,
-            clock,
-            difference,
-            deaf_to,
-            others_done,
-            next_ms,
-            round_trips,
-            rate,
-        };
+        let readings =
+            Readings { sent, delay, received, version, clock, difference, deaf_to, others_done };
         Some((told, readings))
     }
 }
@@ -236,12 +220,14 @@ impl Tiga {
     }
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        if let Message::Progress { next_ms, round_trips, rate, .. } = &message {
+            self.state.pace.note_next(from, *next_ms);
+            // Rates are added up.
+            let rate = (*rate).min(RATE_MAX);
+            self.state.proximity.note_told(from, round_trips.clone(), rate);
+        }
         let Some((told, readings)) = PeerState::of(message) else { return };
         let Readings { sent, delay, received, version, clock, difference, .. } = readings;
-        self.state.pace.note_next(from, readings.next_ms);
-        // Rates are added up.
-        let rate = readings.rate.min(RATE_MAX);
-        self.state.proximity.note_told(from, readings.round_trips, rate);
         let is_link_new = self.state.relays.note_told(from, readings.deaf_to);
         let others = readings.others_done.into_iter();
         for (node, below) in others.filter(|(node, _)| *node != self.state.node) {

@@ -64,7 +64,9 @@ impl State {
     /// The last cell that may have a transaction of which a client was told.
     fn last_told(&self) -> SnapshotVersion {
         let logged = self.log.last_version();
-        if self.has_fast_path { logged.max(cell_of(self.fast.told())) } else { logged }
+        // The log of a view has all that was told in earlier ones.
+        let may_have_told = self.has_fast_path && (self.is_fast_view() || !self.is_normal());
+        if may_have_told { logged.max(cell_of(self.fast.told())) } else { logged }
     }
 }
 
@@ -106,7 +108,10 @@ impl Tiga {
 
     fn ask_for_cells(&mut self, cx: &mut Cx<'_, Self>) {
         let token = self.state.replica.next_token();
-        let version = self.state.last_told();
+        let version = match self.state.replica.votes() {
+            true => self.state.last_told(),
+            false => SnapshotVersion::ZERO,
+        };
         self.state.raised_at = self.state.clock_us(cx);
         let fresh = &mut self.state.fresh;
         fresh.asked = Some(Request { token, at: cx.now.at, version, answered: Vec::new() });
@@ -118,8 +123,8 @@ impl Tiga {
     }
 
     pub(super) fn on_fresh_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64) {
-        if !self.state.is_whole() {
-            // It may have lost cells that it had told.
+        if !self.state.is_whole() || !self.state.replica.votes() {
+            // It may have lost cells that it had told, or have some that were never committed.
             return;
         }
         // A leader with a fast path closes the cell in the end, if it has no transactions.

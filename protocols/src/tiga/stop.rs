@@ -178,7 +178,7 @@ impl State {
                 false => end_of(last) > sealed_at + Span::from_ms(self.options.future_max_ms).us,
             }
         };
-        !self.is_fast_view() || self.replica.peers().all(has_closed)
+        !self.is_fast_view() || self.replica.voting_peers().all(has_closed)
     }
 
     /// Whether this replica is a sealed leader all of whose transactions are in the log.

@@ -205,6 +205,7 @@ impl Tiga {
             true => self.take_start(cx),
             false => self.send_view_change(cx),
         }
+        self.commit_waiting(cx);
     }
 
     /// The logs of a view are decided: takes the one of this shard, if it has the cells before.

@@ -176,6 +176,22 @@ pub fn predict<P: Protocol>(
     Ok(world.outcome())
 }
 
+/// The cluster: each region has a node for each shard.
+fn topology_of(settings: &Settings) -> Topology {
+    let (count, shards) = (settings.nodes(), settings.partitions.shards());
+    let place =
+        |node: u16| NodePlace { region: RegionId(node / shards), shard: ShardId(node % shards) };
+    Topology {
+        cluster: "prediction".to_owned(),
+        regions: settings.regions.clone(),
+        nodes: (0..count as u16).map(place).collect(),
+        caches: Vec::new(),
+        non_voting: 0,
+        one_way: settings.one_way.clone(),
+        partitions: settings.partitions.clone(),
+    }
+}
+
 impl<'a, P: Protocol> World<'a, P> {
     fn new(
         settings: &'a Settings,
@@ -183,20 +199,7 @@ impl<'a, P: Protocol> World<'a, P> {
         costs: &'a Costs,
         loaded: &Loaded,
     ) -> Self {
-        let (count, shards) = (settings.nodes(), settings.partitions.shards());
-        let place = |node: u16| NodePlace {
-            region: RegionId(node / shards),
-            shard: ShardId(node % shards),
-        };
-        let topology = Arc::new(Topology {
-            cluster: "prediction".to_owned(),
-            regions: settings.regions.clone(),
-            nodes: (0..count as u16).map(place).collect(),
-            caches: Vec::new(),
-            non_voting: 0,
-            one_way: settings.one_way.clone(),
-            partitions: settings.partitions.clone(),
-        });
+        let (count, topology) = (settings.nodes(), Arc::new(topology_of(settings)));
         let (machine_count, cores) = match settings.cores {
             Cores::Each(cores) => (count, cores),
             Cores::Shared(cores) => (1, cores),

@@ -163,7 +163,9 @@ impl Tiga {
         let Ok(RemoteResult::Outcome(txn, outcome)) = RemoteResult::decode(from) else {
             return cx.mark("tiga.malformed_items");
         };
-        self.state.told_version = self.state.told_version.max(version);
+        if self.state.coordinator.in_flight.contains_key(&txn) {
+            self.state.told_version = self.state.told_version.max(version);
+        }
         self.end_divided(cx, txn, version, outcome);
     }
 

@@ -272,7 +272,7 @@ impl State {
     pub(in super::super) fn reply_late(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         let (txn, stamp) = (stamped.request.txn, stamped.stamp);
         let takes_part = self.is_divided() && self.follows_fast() && !self.is_logged(txn);
-        if takes_part && self.is_fast_txn(stamped) {
+        if takes_part && self.fast.has_passed(stamp) && self.is_fast_txn(stamped) {
             cx.mark("tiga.late_at_follower");
             self.fast.push_late(txn.node(), Reply { txn, stamp, prefix: None, result: None });
         }
@@ -422,7 +422,7 @@ impl Tiga {
         }
         let state = &mut self.state;
         let is_answered = is_answered && state.is_fast_view() && state.is_whole();
-        let takes_part = state.leading.is_some() || is_answered && state.is_normal();
+        let takes_part = state.leading.is_some() || is_answered && state.follows_fast();
         if state.views.view.number != view || !takes_part {
             return cx.mark("tiga.notices_of_another_view");
         }
@@ -467,7 +467,10 @@ impl Tiga {
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(by_shard) = &mut own.by_shard else { return };
         by_shard.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
-        let result = result.map(|_| ());
+        // Replies with a result are those of leaders.
+        let View { number, leaders, .. } = &self.state.views.view;
+        let may_lead = *number != view || leaders.contains(&from);
+        let result = result.filter(|_| may_lead).map(|_| ());
         by_shard.note(shard, from, FastReply { view, stamp, prefix, result });
         self.commit_if_fast(cx, txn);
     }
@@ -505,7 +508,15 @@ impl Tiga {
         self.note_ended(cx, txn);
         self.state.told_version = version.max(self.state.told_version);
         self.state.counters.txns_fast += 1;
-        self.state.coordinator.unsettled.insert(txn, version);
+        if version > cx.store.published() {
+            self.state.coordinator.unsettled.insert(txn, version);
+        }
         self.answer(cx, txn, version, Ok(result));
+    }
+
+    /// This replica has heard of a view, of which replies may have arrived before.
+    pub(in super::super) fn commit_waiting(&mut self, cx: &mut Cx<'_, Self>) {
+        let waiting: Vec<TxnId> = self.state.closing.waiting.values().copied().collect();
+        waiting.into_iter().for_each(|txn| self.commit_if_fast(cx, txn));
     }
 }
