@@ -2,6 +2,7 @@
 
 mod predict;
 mod progress;
+mod values;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -34,6 +35,7 @@ use crate::say;
 use crate::signals::Signals;
 pub use predict::options as prediction_options;
 use progress::Progress;
+use values::{Faults, at_least_one, fault_names, faults, minutes, seeds};
 
 /// The progress bar of the search for the smallest failing run.
 const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
@@ -234,52 +236,6 @@ pub struct Arguments {
     // Last, because its heading in the help applies to all options that follow.
     #[command(flatten)]
     predict: predict::Arguments,
-}
-
-/// A list of faults, as one argument.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Faults(Vec<FaultKind>);
-
-fn faults(text: &str) -> Result<Faults, String> {
-    match text {
-        "none" => Ok(Faults(Vec::new())),
-        _ if text.split(',').any(|name| name == "none") => {
-            Err("none can't be combined with faults: it means that no fault happens".to_owned())
-        }
-        _ => text.split(',').map(str::parse).collect::<Result<_, _>>().map(Faults),
-    }
-}
-
-/// Without clients, there is no operation that could be wrong.
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("expected a number".to_owned()),
-    }
-}
-
-fn fault_names() -> String {
-    FaultKind::ALL.map(FaultKind::name).join(", ")
-}
-
-/// The longest run of `--minutes`: a year.
-const MINUTES_MAX: f64 = 60.0 * 24.0 * 365.0;
-
-fn minutes(text: &str) -> Result<f64, String> {
-    let minutes: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    match minutes > 0.0 && minutes <= MINUTES_MAX {
-        true => Ok(minutes),
-        false => Err(format!("must be above 0 and at most {MINUTES_MAX}")),
-    }
-}
-
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || format!("{text:?} is not of the form 0..1000");
-    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
-    let start: u64 = start.parse().map_err(|_| wrong())?;
-    let end: u64 = end.parse().map_err(|_| wrong())?;
-    if start < end { Ok(start..end) } else { Err(format!("the range {text} is empty")) }
 }
 
 impl Arguments {

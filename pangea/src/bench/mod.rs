@@ -287,8 +287,8 @@ impl Arguments {
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
         if self.via == Via::Process && (self.replicas_in.is_some() || !self.non_voting.is_empty()) {
-            let message = "--replicas-in, --non-voting: such nodes are separate processes; leave out \
-                           --via process";
+            let message = "--replicas-in, --non-voting: such nodes are separate processes; leave \
+                           out --via process";
             return Err(Failure::Usage(message.to_owned()));
         }
         let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;

@@ -1,4 +1,5 @@
-//! Errors that are added to the clocks of a cluster's nodes: what worse clocks cost, on one machine.
+//! Errors that are added to the clocks of a cluster's nodes. They show on one machine how slow worse
+//! clocks are.
 
 use pangea_node::clock::{ClockConfig, Emulation};
 

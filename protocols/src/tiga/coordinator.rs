@@ -269,8 +269,8 @@ impl Tiga {
         request.is_small().then_some(request.footprint).flatten()
     }
 
-    /// §6: whether the stamp of a transaction of one shard should leave the time for replies. If the
-    /// program may leave its footprint, the leader does not reply before the logs commit.
+    /// §6: whether the stamp of a transaction of one shard should leave the time for replies. If
+    /// the program may leave its footprint, the leader does not reply before the logs commit.
     fn wants_replies(&self, program: &Program) -> bool {
         let State { coordinator, options, registry, .. } = &self.state;
         let is_quicker = coordinator.expects_replies && is_footprint_certain(registry, program);

@@ -258,9 +258,9 @@ impl State {
         self.has_fast_path && !self.is_divided()
     }
 
-    /// Whether this replica replies as a follower. Behind a peer's checkpoint in memory it does not:
-    /// after a restart it would have an earlier log, and none of what it has accepted or promised
-    /// in this view.
+    /// Whether this replica replies as a follower. Behind a peer's checkpoint in memory it does
+    /// not: after a restart it would have an earlier log, and nothing that it has accepted or
+    /// promised in this view.
     pub(super) fn follows_fast(&self) -> bool {
         let is_follower = self.leading.is_none() && self.is_normal() && self.is_whole();
         let is_durable = self.log.needed_base() == Position(0);

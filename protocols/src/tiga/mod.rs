@@ -84,8 +84,8 @@
 //! 5. *Committed.* On the fast path, a super quorum with the leader has the transaction at one
 //!    stamp and after the same transactions. With several shards, a super quorum of each of them
 //!    has it at the coordinator's stamp, and all other shards have closed its cell. On the slow
-//!    path, f + 1 replicas have it durably in the log of one view. In both cases the leader's result
-//!    counts, and leaders of all shards have one stamp.
+//!    path, f + 1 replicas have it durably in the log of one view. In both cases the leader's
+//!    result counts, and leaders of all shards have one stamp.
 //! 6. *Recovered.* A new leader asks f + 1 replicas. It takes the longest log of the newest view,
 //!    and the unsynced transactions that ⌈f/2⌉ + 1 of them accepted in time at one stamp, in this
 //!    view, above all conflicting ones of the log and above the closed stamp.

@@ -107,8 +107,8 @@ fn best_home(
     }
 }
 
-/// When a coordinator expects to hear of f + 1 logs, and how far the nearest super quorum is, if the
-/// log of each replica takes as long as `told`, and a message to it as long as `ways`.
+/// When a coordinator expects to hear of f + 1 logs, and how far the nearest super quorum is. The
+/// word of each replica's log takes as long as `told`, and a message to it as long as `ways`.
 fn expected(sizes: Sizes, mut told: Vec<u64>, mut ways: Vec<u64>) -> (u64, u64) {
     told.sort_unstable();
     ways.sort_unstable();

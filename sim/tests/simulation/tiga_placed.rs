@@ -58,7 +58,8 @@ pub fn moved_once(shards: u16) -> (Settings, Options) {
     (settings, options)
 }
 
-/// Runs whose first leaders are in a region that is 75 ms from the two others. These are 20 ms apart.
+/// Runs whose first leaders are in a region that is 75 ms from the two others, which are 20 ms
+/// apart.
 pub fn remote(shards: u16) -> (Settings, Options) {
     let one_way = vec![vec![0, 75, 75], vec![75, 0, 20], vec![75, 20, 0]];
     let settings = Settings {

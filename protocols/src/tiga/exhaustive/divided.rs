@@ -3,8 +3,8 @@
 //!
 //! Each answer to a client, and each snapshot of a reader, must be in the logs of all later views,
 //! and nothing that began after an answer may be before it. Replicas accept, reply, promise and
-//! recover by the code under test. Their messages are written here: any of them may be late, come in
-//! any order, or be lost with a leader.
+//! recover by the code under test. Their messages are written here: any of them may be late, come
+//! in any order, or be lost with a leader.
 
 mod replicas;
 mod world;
