@@ -20,8 +20,7 @@ use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
 use pangea_sim::{
-    Extent, FaultKind, Levels, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary,
-    record,
+    Extent, Levels, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary, record,
 };
 
 use pangea_sweep::plan_error::unknown;

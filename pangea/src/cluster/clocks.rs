@@ -1,5 +1,5 @@
-//! Errors that are added to the clocks of a cluster's nodes. They show on one machine how slow worse
-//! clocks are.
+//! Errors that are added to the clocks of a cluster's nodes, to see on one machine what worse
+//! clocks cost.
 
 use pangea_node::clock::{ClockConfig, Emulation};
 

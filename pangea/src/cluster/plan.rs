@@ -319,8 +319,8 @@ impl Plan {
     }
 
     /// Returns the round trip from each region to the nearest majority of a shard's voting
-    /// replicas, in milliseconds, for the shard with the shortest one. No commit that survives the loss of a
-    /// region can be faster.
+    /// replicas, in milliseconds, for the shard with the shortest one. No commit that survives the
+    /// loss of a region can be faster.
     pub fn majority_round_trips_ms(&self) -> Vec<f64> {
         let places = self.node_places();
         let voters = &places[..places.len() - self.non_voting.len()];
@@ -366,8 +366,8 @@ impl Plan {
         }
         if self.replicas.is_some() && !with_protocol(&self.protocol, SupportsPartial)? {
             return Err(Failure::Usage(format!(
-                "--replicas-in, --non-voting: protocol {:?} needs a voting replica of each shard in \
-                 each region",
+                "--replicas-in, --non-voting: protocol {:?} needs a voting replica of each shard \
+                 in each region",
                 self.protocol
             )));
         }

@@ -17,9 +17,9 @@
 //! **Which transactions.** Those whose programs are divided over their shards
 //! ([`Procedure::is_divisible`](pangea_core::txn::Procedure::is_divisible)). Their results depend
 //! on the arguments alone, and they never abort. So the coordinator computes the result before
-//! anybody has run the transaction, and replies have no hashes: whatever comes before it, its result
-//! is the same, and others read what it wrote when its cell is committed. All others commit by the
-//! logs.
+//! anybody has run the transaction, and replies have no hashes: whatever comes before it, its
+//! result is the same, and others read what it wrote when its cell is committed. All others commit
+//! by the logs.
 //!
 //! **It is durable.** Each of its leaders has the cell with it in the log, on its disk. If some
 //! report of the next view has that cell, the transaction is in the log of that view. Otherwise the
