@@ -1,5 +1,7 @@
 //! Tests of the arguments of a simulation.
 
+use pangea_sim::FaultKind;
+
 use super::*;
 use clap::Parser;
 
