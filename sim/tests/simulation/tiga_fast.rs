@@ -22,7 +22,8 @@ fn predicted(
     (warmup_s, secs): (u64, u64),
     options: &Options,
 ) -> Prediction {
-    let workload = Workload::named("tiga-micro", &workload::Settings::default()).unwrap();
+    let sizes = workload::Settings { rows: 1_000, ..workload::Settings::default() };
+    let workload = Workload::named("tiga-micro", &sizes).unwrap();
     let one_way = |from, to| if from == to { Span::ZERO } else { Span::from_ms(25) };
     let settings = Settings {
         seed: 7,
