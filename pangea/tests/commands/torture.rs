@@ -237,7 +237,7 @@ fn caches_are_killed_and_paused_as_nodes_are() {
 /// A bit of a row flips in the memory of a node. Its peers find it, and it is replaced.
 #[test]
 fn a_flipped_bit_is_found_and_its_node_is_replaced() {
-    for protocol in ["minerva", "calvin", "tiga"] {
+    for protocol in ["minerva", "calvin", "tiga", "tiga --partitions 2"] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!("--protocol {protocol} --faults flip --secs 20 --seed 1");
         let output = torture(directory.path(), &arguments);

@@ -26,12 +26,13 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::latency::Milestone;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
-use pangea_core::time::{Span, Timestamp};
+use pangea_core::time::Timestamp;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program};
 
 use super::Tiga;
 use super::commit::is_footprint_certain;
 use super::fast_replies::RunResult;
+use super::headroom::Headroom;
 use super::log::ViewNumber;
 use super::messages::Message;
 use super::options::Path;
@@ -54,11 +55,7 @@ pub(super) struct Coordinator {
     pub unsettled: BTreeMap<TxnId, SnapshotVersion>,
     /// Those of this step, which are sent at its end.
     pub unsent: Vec<Arc<Stamped>>,
-    /// With the detective approach: by how much stamps are later than the expected arrival, in
-    /// microseconds.
-    pub headroom_us: u64,
-    /// When it was last raised.
-    pub adapted_at: Timestamp,
+    pub headroom: Headroom,
     /// With one shard: whether a super quorum's replies are expected before the logs.
     pub expects_replies: bool,
 }
@@ -90,6 +87,12 @@ pub(super) struct InFlight {
     pub replies: Option<Replies<RunResult>>,
     /// The same with several shards.
     pub by_shard: Option<ByShard>,
+    /// Whether it should be in time, and so whether it tells if the headroom suffices.
+    pub has_headroom: bool,
+    /// Whether a replica got it too late.
+    pub is_late: bool,
+    /// Whether replies have committed it, and not the logs.
+    pub is_by_replies: bool,
 }
 
 /// How often a transaction had to be stamped again.
@@ -110,8 +113,7 @@ impl Coordinator {
             in_flight: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             unsent: Vec::new(),
-            headroom_us: super::shards::adapted(0, false),
-            adapted_at: Timestamp::default(),
+            headroom: Headroom::default(),
             expects_replies: false,
         }
     }
@@ -156,7 +158,8 @@ impl Tiga {
         let by_shard = self.state.no_replies_of_shards(&program, footprint.is_some(), shards);
         let wants_replies = by_shard.is_some() || self.wants_replies(&program);
         let delay = self.time_to_arrive(shards, wants_replies, cx.now.at);
-        let delay = delay + self.state.headroom_us(shards, tries.late);
+        let headroom = self.state.headroom_for(shards, wants_replies, tries.late);
+        let delay = delay + headroom.unwrap_or(0);
         let replies = self.state.no_replies();
         let me = self.state.node;
         let view = self.state.views.view.number;
@@ -182,6 +185,9 @@ impl Tiga {
             tries,
             replies,
             by_shard,
+            has_headroom: headroom.is_some(),
+            is_late: false,
+            is_by_replies: false,
         };
         coordinator.in_flight.insert(txn, in_flight);
     }
@@ -280,7 +286,7 @@ impl Tiga {
     /// §3.1: by how much a stamp is in the future, in microseconds: a transaction has arrived at
     /// the leader then, and on the fast path at a super quorum.
     fn time_to_arrive(&self, shards: ShardSet, wants_replies: bool, now: Timestamp) -> i64 {
-        let State { options, views, .. } = &self.state;
+        let views = &self.state.views;
         let shards = if shards.is_empty() { ShardSet::one(self.state.shard) } else { shards };
         let leaders = shards.iter().filter_map(|shard| views.leader_of(shard));
         let to_leader = leaders.map(|leader| self.delay_to(leader, now)).max().unwrap_or(0);
@@ -288,11 +294,7 @@ impl Tiga {
             return to_leader;
         }
         let to_quorums = shards.iter().map(|shard| self.delay_to_super_quorum(shard, now));
-        let headroom = match self.state.has_hashes() {
-            true => Span::from_ms(options.headroom_ms),
-            false => Span::ZERO,
-        };
-        to_quorums.max().unwrap_or(0).max(to_leader) + headroom.us as i64
+        to_quorums.max().unwrap_or(0).max(to_leader)
     }
 
     /// How long a message to each of the nearest super quorum of a shard takes.
@@ -445,6 +447,7 @@ impl Tiga {
         result: RunResult,
     ) {
         let Some(done) = self.state.coordinator.in_flight.remove(&txn) else { return };
+        self.state.note_arrival(cx.now.at, &done);
         let counters = &mut self.state.counters;
         let outcome = match result {
             Ok(result) => {

@@ -162,9 +162,11 @@ impl Tiga {
         let Reply { txn, stamp, prefix, result } = reply;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(replies) = &mut own.replies else { return };
+        own.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
         replies.on_fast_reply(from, FastReply { view, stamp, prefix, result });
         let Verdict::Committed { stamp, .. } = replies.verdict() else { return };
         cx.mark("tiga.fast_commit");
+        own.is_by_replies = true;
         let version = cell_of(stamp);
         self.state.told_version = version.max(self.state.told_version);
         let result = replies.result().cloned().expect("the leader has replied");

@@ -35,6 +35,7 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | coordinators | §3.1 | `coordinator.rs`, `transactions.rs`, `delays.rs` | Submit | a stamp, and who waits for it |
+//! | headroom | §3.1, figure 13 | `headroom.rs` | FastReplies | how late stamps have to be |
 //! | clocks | §3.1, §5.7 | `clocks.rs` | Progress | how far this clock is from the others |
 //! | stamps | §3.1 | `stamp.rs`, `ceiling.rs` | | a place in the serial order |
 //! | arrival, expiry and release | §3.2, §3.3, Algorithm 1 | `order.rs` | | the stamp on this shard |
@@ -161,6 +162,7 @@ mod fast_replies;
 #[cfg(test)]
 mod fuzz;
 pub mod hashes;
+mod headroom;
 mod knowledge;
 mod leading;
 mod log;

@@ -4,7 +4,7 @@ use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::RegionId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::fast_path::is_fast_possible;
 use super::order::Order;
@@ -53,10 +53,10 @@ pub struct Options {
     pub clock_error_ms: u64,
     /// The way in which transactions commit.
     pub path: Path,
-    /// By how much a stamp is later than the expected arrival, in milliseconds (§3.1). For
-    /// `path = "super"`.
-    #[serde(deserialize_with = "within::<0, 10_000, _, _>")]
-    pub headroom_ms: u64,
+    /// By how much a stamp is later than the expected arrival, in milliseconds (§3.1), if it has
+    /// to be in time; `None` if that is measured.
+    #[serde(deserialize_with = "headroom", skip_serializing_if = "Option::is_none")]
+    pub headroom_ms: Option<u64>,
     /// The time before a stamp from which on a hash has the transactions before it, in
     /// milliseconds. For `path = "super"`.
     #[serde(deserialize_with = "within::<1, 60_000, _, _>")]
@@ -133,7 +133,7 @@ impl Default for Options {
             order: Ordering::Watermarks,
             clock_error_ms: 0,
             path: Path::Auto,
-            headroom_ms: 10,
+            headroom_ms: None,
             window_ms: 500,
             checkpoint_bytes: 256 << 20,
             chunk_bytes: 256 << 10,
@@ -151,6 +151,11 @@ pub(super) const VARIANTS: &[Variant] = &[Variant {
     value: "super",
     what: "equal replies of a super quorum commit a transaction, too",
 }];
+
+/// Deserializes a fixed headroom.
+fn headroom<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    within::<0, 10_000, _, _>(deserializer).map(Some)
+}
 
 impl Options {
     /// The default settings with low limits.
@@ -172,7 +177,7 @@ impl Options {
             fetch_ms: rng.u64(1..=100),
             future_max_ms: rng.u64(1..=1_000),
             path: if rng.bool() { Path::Simple } else { Path::Super },
-            headroom_ms: rng.u64(0..=50),
+            headroom_ms: Some(rng.u64(0..=50)).filter(|ms| ms % 3 != 0),
             window_ms: rng.u64(1..=500),
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],

@@ -140,6 +140,7 @@ impl Tiga {
         let deaf_to = self.state.unheard(cx.now.at);
         let (round_trips, rate) = self.state.proximity(cx.now.at);
         self.state.coordinator.expects_replies = self.state.are_replies_quicker();
+        self.state.forget_headroom();
         for node in nodes.iter().copied() {
             self.state.pace.note_told(node, cx.now.at);
             let message = Message::Progress {

@@ -18,7 +18,7 @@
 //! round trip to one of them counts, and the longest between two of them.
 
 use pangea_core::ids::{NodeId, RegionId, ShardId};
-use pangea_core::time::{Span, Timestamp};
+use pangea_core::time::Timestamp;
 
 use super::placement::{Preference, all_homes, anywhere};
 use super::quorum::Sizes;
@@ -207,8 +207,7 @@ impl State {
         });
         let (told, replies) = (told.collect(), group.iter().map(|it| way(me, *it)).collect());
         let (by_logs, furthest) = expected(Sizes::of(group.len()), told, replies);
-        let headroom_us = Span::from_ms(self.options.headroom_ms).us;
-        2 * furthest.max(way(me, leader)) + headroom_us < by_logs
+        2 * furthest.max(way(me, leader)) + self.headroom_us() < by_logs
     }
 
     fn region_of(&self, node: NodeId) -> RegionId {

@@ -71,7 +71,6 @@ pub(super) use checkpoint::ForOthers;
 #[cfg(test)]
 pub(super) use delivery::decode_items;
 use detection::Lists;
-pub(super) use detection::adapted;
 pub(super) use fast_commit::{ByShard, Closing, cell_of_word};
 use lookup::Owner;
 use retained::Retained;
@@ -326,6 +325,11 @@ impl Tiga {
             && log.version_at(Position(commit.published.0 + 1)) <= version
         {
             commit.published.0 += 1;
+        }
+        // All replicas of the shard have these cells. The versions that they publish differ.
+        for position in before.0 + 1..=commit.published.0 {
+            let cell = self.state.log.version_at(Position(position));
+            self.compare_digests(cx, cell);
         }
         self.answer_cells(cx, before);
         cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);

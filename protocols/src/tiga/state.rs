@@ -269,7 +269,7 @@ impl State {
             ("late_arrivals", c.late_arrivals),
             ("stamps_replaced", c.stamps_replaced),
             ("txns_revoked", c.txns_revoked),
-            ("headroom_us", self.coordinator.headroom_us),
+            ("headroom_us", self.headroom_us()),
             ("clock_offset_us", self.clocks.worst_offset(self.cluster.node_count())),
             ("clock_corrected_us", self.clocks.shift().unsigned_abs()),
         ];

@@ -40,6 +40,7 @@ use super::cells::{Cell, cell_of, last_of};
 use super::coordinator::Resend;
 use super::decided::View;
 use super::fast_path::entries_of;
+use super::headroom::Headroom;
 use super::leading::Leading;
 use super::log::{Position, Suffix, ViewNumber};
 use super::log_sync::Purpose;
@@ -197,6 +198,8 @@ impl Tiga {
         views.record = self.state.replica.persist(cx, &kind::PROMISED_VIEW, record.into());
         views.follow(view, cx.now.at);
         self.state.counters.views += 1;
+        // It was measured on the way to other leaders.
+        self.state.coordinator.headroom = Headroom::default();
         self.state.noticed.forget_before(self.state.views.view.number);
         self.wake(cx);
         self.send_progress(cx);

@@ -1,8 +1,7 @@
 //! Tiga with one shard, for a few seeds, without faults and with all that it knows.
 
 use pangea_protocols::tiga::{Options, Path, Tiga};
-use pangea_sim::trace::Lines;
-use pangea_sim::{Settings, run};
+use pangea_sim::Settings;
 
 use crate::runs::clean;
 use crate::tiga_drawn::{WORKLOADS, away, drawn, faults, mute, replaced, settings, upgraded};
@@ -55,32 +54,13 @@ fn what_only_fast_replies_have_committed_is_in_the_next_view() {
     assert!(recovered > 0, "no view begins with transactions that are in no log");
 }
 
-/// `PANGEA_TIGA_SEEDS` has the first seed and the number of seeds, as in `1000+500`. Of a single
-/// one the trace is printed.
+/// More of them: `sim/examples/tiga_swarm.rs`.
 #[test]
 fn drawn_runs_of_tiga_are_clean() {
-    let given = std::env::var("PANGEA_TIGA_SEEDS").unwrap_or("0+40".to_owned());
-    let (first, count) = given.split_once('+').expect("a seed and a number");
-    let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
-    let mut failed = Vec::new();
-    for seed in first..first + count {
-        let aimed = match seed % 8 {
-            1 => Some(away(seed, "list-append")),
-            3 => Some(replaced(seed, "list-append")),
-            5 => Some(upgraded(seed)),
-            7 => Some(mute(seed, "list-append")),
-            _ => None,
-        };
-        for (settings, options) in [drawn(seed)].into_iter().chain(aimed.filter(|_| count != 40)) {
-            let lines = if count == 1 { Lines::Print } else { Lines::Off };
-            let report = run::<Tiga>(&Settings { lines, ..settings }, &options).unwrap();
-            if report.violation.is_some() {
-                eprintln!("seed {seed}: {options:?}: {report}");
-                failed.push(seed);
-            }
-        }
+    for seed in 0..40 {
+        let (settings, options) = drawn(seed);
+        clean::<Tiga>(&settings, &options);
     }
-    assert!(failed.is_empty(), "{failed:?}");
 }
 
 /// Low limits: replicas take checkpoints all the time, and one that was away for a moment takes

@@ -30,14 +30,13 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
-use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
-use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Outcome, SqlState};
 
 use super::super::Tiga;
 use super::super::cells::Cell;
 use super::super::coordinator::{InFlight, Tries};
+use super::super::headroom::LATE_MAX;
 use super::super::log::Position;
 use super::super::messages::Message;
 use super::super::options::Approach;
@@ -48,21 +47,6 @@ use super::{OfCell, Shards};
 use crate::inputs::stopping;
 use crate::request::Request;
 use crate::streams::number;
-
-/// The headroom of a coordinator that was never late, in microseconds.
-const HEADROOM_US: u64 = 1_000;
-
-/// The largest one of a first try. Each further one has four times the headroom.
-const HEADROOM_MAX_US: u64 = 200_000;
-
-/// The maximum number of times that a transaction is stamped again because it was late.
-const LATE_MAX: u32 = 8;
-
-/// By how much it grows if a transaction was late.
-const LATE_US: u64 = 1_000;
-
-/// By how much it shrinks if one was in time. So about one of a hundred is late.
-const IN_TIME_US: u64 = 10;
 
 /// The transactions of a cell in which another shard has a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -191,38 +175,6 @@ impl State {
             Approach::Auto => furthest > self.options.colocation_ms * 1_000,
         }
     }
-
-    /// By how much a stamp is later than the expected arrival, in microseconds, if leaders release
-    /// transactions of these shards before they agree.
-    pub(in super::super) fn headroom_us(&self, shards: ShardSet, tries: u32) -> i64 {
-        if !self.views.view.is_detective || shards.len() < 2 {
-            return 0;
-        }
-        let most = Span::from_ms(self.options.future_max_ms).us / 2;
-        if tries == 0 {
-            return self.coordinator.headroom_us.min(most) as i64;
-        }
-        // Leaders accept nothing later.
-        let most = most + self.clocks_differ_at_most().us;
-        (self.coordinator.headroom_us << (2 * tries.min(LATE_MAX))).min(most) as i64
-    }
-
-    /// A transaction of this node was in time on all of its shards, or was not. What is sent again
-    /// is always late, and so is all that was on its way when something was late.
-    fn adapt_headroom(&mut self, now: Timestamp, own: &InFlight, was_late: bool) {
-        let views = &self.views;
-        let is_of_view = views.view.is_detective && own.view == views.view.number;
-        let coordinator = &self.coordinator;
-        let is_news = !was_late || own.stamped_at >= coordinator.adapted_at;
-        if !is_of_view || !is_news || own.tries.late > 0 || own.stamped.request.shards.len() < 2 {
-            return;
-        }
-        let headroom_us = adapted(coordinator.headroom_us, was_late);
-        self.coordinator.headroom_us = headroom_us;
-        if was_late {
-            self.coordinator.adapted_at = now;
-        }
-    }
 }
 
 /// The error of a transaction that was too late so often.
@@ -232,15 +184,6 @@ fn late_too_often(times: u32) -> Abort {
     );
     Abort::new(SqlState::SERIALIZATION_FAILURE, message)
         .with_hint("The transaction might succeed if retried. Large ones take longer.")
-}
-
-/// How a coordinator adapts its headroom: additive steps, of which the larger ones are rare.
-pub(in super::super) fn adapted(headroom_us: u64, was_late: bool) -> u64 {
-    let next = match was_late {
-        true => headroom_us + LATE_US,
-        false => headroom_us.saturating_sub(IN_TIME_US),
-    };
-    next.clamp(HEADROOM_US, HEADROOM_MAX_US)
 }
 
 impl Shards {
@@ -287,15 +230,6 @@ impl Tiga {
         }
     }
 
-    /// A transaction of this node has run, or was committed by replies.
-    pub(super) fn note_ended(&mut self, cx: &Cx<'_, Self>, txn: TxnId) {
-        if let Some(own) = self.state.coordinator.in_flight.remove(&txn) {
-            let was_late = own.by_shard.as_ref().is_some_and(|by_shard| by_shard.is_late);
-            self.state.adapt_headroom(cx.now.at, &own, was_late);
-            self.state.coordinator.in_flight.insert(txn, own);
-        }
-    }
-
     /// Transactions of a cell are void: those of this node get new stamps.
     pub(super) fn revoke(
         &mut self,
@@ -321,8 +255,9 @@ impl Tiga {
     /// A transaction of this node is void: it gets another number and a later stamp. Its client is
     /// told if the node is about to stop.
     pub(super) fn stamp_again(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
-        let Some(own) = self.state.coordinator.in_flight.remove(&txn) else { return };
-        self.state.adapt_headroom(cx.now.at, &own, true);
+        let Some(mut own) = self.state.coordinator.in_flight.remove(&txn) else { return };
+        own.is_late = true;
+        self.state.note_arrival(cx.now.at, &own);
         let InFlight { ticket, stamped, tries, .. } = own;
         let State { counters, stop, .. } = &mut self.state;
         counters.txns_revoked += 1;
@@ -404,14 +339,5 @@ mod tests {
         lists.note(v(12), v(7));
         lists.skip_to(v(8));
         assert_eq!(lists.complete(v(15)), v(15));
-    }
-
-    #[test]
-    fn headroom_grows_fast_and_shrinks_slowly() {
-        assert_eq!(adapted(HEADROOM_US, false), HEADROOM_US);
-        let late = adapted(HEADROOM_US, true);
-        assert_eq!(late, HEADROOM_US + LATE_US);
-        let again = (0..LATE_US / IN_TIME_US).fold(late, |headroom, _| adapted(headroom, false));
-        assert_eq!(again, HEADROOM_US);
     }
 }

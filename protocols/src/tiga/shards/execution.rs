@@ -193,12 +193,7 @@ impl Tiga {
         outcome: ShardOutcome,
     ) {
         match outcome {
-            ShardOutcome::Ran(result) => {
-                if self.state.views.view.is_detective {
-                    self.note_ended(cx, txn);
-                }
-                self.answer(cx, txn, version, result);
-            }
+            ShardOutcome::Ran(result) => self.answer(cx, txn, version, result),
             ShardOutcome::Served => {}
             ShardOutcome::FootprintViolated => {
                 let Some(done) = self.state.coordinator.in_flight.remove(&txn) else { return };

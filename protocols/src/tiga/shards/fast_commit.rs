@@ -80,8 +80,6 @@ const ASKED_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub(in super::super) struct ByShard {
     replies: BTreeMap<ShardId, Replies<()>>,
-    /// Whether a replica got it too late.
-    pub is_late: bool,
 }
 
 /// The word of replicas that a cell is closed: of this one, and as this one has heard it.
@@ -99,7 +97,7 @@ impl ByShard {
     /// No replies of shards, which have these sizes.
     pub(in super::super) fn new(sizes: impl Iterator<Item = (ShardId, Sizes)>) -> Self {
         let replies = sizes.map(|(shard, sizes)| (shard, Replies::new(sizes)));
-        Self { replies: replies.collect(), is_late: false }
+        Self { replies: replies.collect() }
     }
 
     /// A replica of a shard has replied.
@@ -272,8 +270,11 @@ impl State {
     /// A transaction has arrived too late at this follower: its coordinator learns it.
     pub(in super::super) fn reply_late(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         let (txn, stamp) = (stamped.request.txn, stamped.stamp);
-        let takes_part = self.is_divided() && self.follows_fast() && !self.is_logged(txn);
-        if takes_part && self.fast.has_passed(stamp) && self.is_fast_txn(stamped) {
+        let has_part = match self.is_divided() {
+            true => self.fast.has_passed(stamp) && self.is_fast_txn(stamped),
+            false => self.has_hashes(),
+        };
+        if has_part && self.follows_fast() && !self.is_logged(txn) {
             cx.mark("tiga.late_at_follower");
             self.fast.push_late(txn.node(), Reply { txn, stamp, prefix: None, result: None });
         }
@@ -467,7 +468,7 @@ impl Tiga {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(by_shard) = &mut own.by_shard else { return };
-        by_shard.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
+        own.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
         // Replies with a result are those of leaders.
         let View { number, leaders, .. } = &self.state.views.view;
         let may_lead = *number != view || leaders.contains(&from);
@@ -497,8 +498,10 @@ impl Tiga {
     /// Answers the client of a transaction that is committed. Its result depends on the arguments
     /// alone.
     fn answer_fast(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, version: SnapshotVersion) {
-        let State { coordinator, registry, .. } = &self.state;
-        let program = &coordinator.in_flight[&txn].stamped.request.program;
+        let State { coordinator, registry, .. } = &mut self.state;
+        let Some(own) = coordinator.in_flight.get_mut(&txn) else { return };
+        own.is_by_replies = true;
+        let program = &own.stamped.request.program;
         cx.begin_work();
         let (at, nothing) = (cx.store.published(), Overlay::new());
         let result = optimistic::run(registry, program, cx.store, at, &nothing).result;
@@ -506,7 +509,6 @@ impl Tiga {
         // Otherwise it is not divisible, although it says so.
         let Ok(result) = result else { return };
         cx.mark("tiga.fast_commit_of_shards");
-        self.note_ended(cx, txn);
         self.state.told_version = version.max(self.state.told_version);
         self.state.counters.txns_fast += 1;
         if version > cx.store.published() {
