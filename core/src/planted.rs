@@ -286,6 +286,20 @@ bugs! {
         "A new leader accepts transactions below the promises and reads of the former view.";
     RecoveredForgotten, "recovered-forgotten",
         "A new leader forgets transactions that were committed by equal replies alone.";
+    FreshWithoutLeader, "fresh-without-leader",
+        "A strict read relies on the ends of logs, although the leader has not answered.";
+    FreshToldByAll, "fresh-told-by-all",
+        "A strict read waits only for what all replicas that have answered have replied to.";
+    FastBehindCheckpoint, "fast-behind-checkpoint",
+        "A replica whose log is behind a peer's checkpoint in memory sends fast replies.";
+    KeptBehindCheckpoint, "kept-behind-checkpoint",
+        "Such a replica tells that it needs the rows no more that its cells have used.";
+    BaseForgotten, "base-forgotten",
+        "A restart continues another log with cells behind a peer's checkpoint in memory.";
+    LeadsBeforeFsync, "leads-before-fsync",
+        "A leader begins its view before the log of the view is on its disk.";
+    RetainedByAny, "retained-by-any",
+        "Replicas without a vote make up the majority that has the rows of other shards.";
     ViewOfFewer, "view-of-fewer", "A view begins with the log of one replica.";
     ShortestLog, "shortest-log", "A view begins with the shortest of several logs.";
     ViewForgotten, "view-forgotten", "A restarted replica takes part in an earlier view.";
@@ -334,7 +348,7 @@ bugs! {
     RejoinedVotes, "rejoined-votes",
         "A replaced node counts in views and commits at once.";
     NonVotingCounts, "non-voting-counts",
-        "Replicas without a vote count in commits and strict reads.";
+        "Replicas without a vote count in commits.";
 }
 
 impl fmt::Display for Bug {

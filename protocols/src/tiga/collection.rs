@@ -9,8 +9,9 @@
 //! A cell is forgotten when it is published here, a durable checkpoint of this replica contains
 //! it, and no peer needs it that is only a little behind. For a peer that is further behind than
 //! `behind_bytes` nothing is kept: it takes a checkpoint (`checkpoint.rs`). The last cells are also
-//! kept for the hashes of the next view. Decisions are forgotten when all replicas of all shards
-//! have the logs with which the view begins.
+//! kept for the hashes of the next view. Decisions are forgotten when all voting replicas of all
+//! shards have the logs with which the view begins. One without a vote that was away gets the log of
+//! the view from its leader, behind a checkpoint if it needs one (`view_change.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -181,10 +182,11 @@ impl State {
         let own = self.durable_decisions();
         let told = |peer| self.views.told_by(&self.replica, peer).kept.decisions;
         let taken = self.replica.voting_peers().map(told).fold(own, u64::min);
-        // Nodes of other shards may need the last ones.
+        // Nodes of other shards may need the last ones. A replica without a vote needs none: its
+        // shard has the log.
         let has_begun = |node: NodeId| {
             let has = self.views.told[node.index()].kept.durable_view >= self.views.started;
-            self.does_decide(node) || has
+            self.does_decide(node) || !self.cluster.votes(node) || has
         };
         let have_begun = self.cluster.node_ids().all(has_begun);
         if self.presence.is_ready && self.does_decide(self.node) && have_begun {

@@ -264,6 +264,7 @@ impl State {
     pub(super) fn follows_fast(&self) -> bool {
         let is_follower = self.leading.is_none() && self.is_normal() && self.is_whole();
         let is_durable = self.log.needed_base() == Position(0);
+        let is_durable = mutate!(FastBehindCheckpoint: is_durable => true);
         is_follower && is_durable && self.replica.votes() && self.is_fast_view()
     }
 

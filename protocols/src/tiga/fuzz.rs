@@ -133,6 +133,10 @@ fn some_progress() -> Message {
     }
 }
 
+fn fresh_reply(version: SnapshotVersion, told: SnapshotVersion) -> Message {
+    Message::FreshReply { token: 5, view: 3, leads: true, version, told }
+}
+
 fn messages() -> Vec<Vec<u8>> {
     let all = [
         Message::Submit { transactions: bodies() },
@@ -145,7 +149,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::StartView { suffix: suffix().encode() },
         some_progress(),
         Message::FreshRequest { token: 5 },
-        Message::FreshReply { token: 5, version: SnapshotVersion(300) },
+        fresh_reply(SnapshotVersion(300), SnapshotVersion(310)),
         Message::FastReplies { view: 3, replies: replies() },
         Message::Prepare { view: 3, transactions: bodies() },
         Message::Prepared { view: 3 },
@@ -414,7 +418,8 @@ fn numbers_that_no_replica_reaches_are_refused() {
     let all = [
         Message::Synced { view: TOO_LARGE, upto: 1 },
         Message::Synced { view: 1, upto: TOO_LARGE },
-        Message::FreshReply { token: 1, version },
+        fresh_reply(version, SnapshotVersion(1)),
+        fresh_reply(SnapshotVersion(1), version),
     ];
     assert!(all.iter().all(|message| message.check(NODES).is_err()));
 }

@@ -139,7 +139,7 @@ messages! {
             /// The transactions that its clients begin in a second.
             rate: u64 as Varint,
         } control "message_other", malformed "tiga.malformed_progress";
-        /// For a strict read: asks for the last cell of the receiver's log.
+        /// For a strict read: asks for the end of the receiver's log, and its last fast reply.
         73 => FreshRequest {
             /// The sender's name for the request.
             token: u64 as Varint,
@@ -148,8 +148,14 @@ messages! {
         74 => FreshReply {
             /// The name that the requester gave to the request.
             token: u64 as Varint,
-            /// The version of the last cell.
+            /// The view of the sender's log.
+            view: u64 as Number,
+            /// Whether the sender is the leader of this view.
+            leads: bool,
+            /// The version of the last cell of its log.
             version: SnapshotVersion,
+            /// The last cell up to which the sender may have replied on the fast path.
+            told: SnapshotVersion,
         } control "message_other", malformed "tiga.malformed_reply";
         /// §3.4: transactions of the receiver are ready at the sender, which has them durably.
         75 => FastReplies {

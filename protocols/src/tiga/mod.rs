@@ -456,8 +456,9 @@ impl Tiga {
             }
             Message::Closed { view, cell } => self.on_closed(cx, from, ViewNumber(view), cell),
             Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
-            Message::FreshReply { token, version } => {
-                self.on_fresh_reply(cx, from, (token, version));
+            Message::FreshReply { token, view, leads, version: end, told } => {
+                let answer = reads::Answer { view: ViewNumber(view), leads, end, told };
+                self.on_fresh_reply(cx, from, (token, answer));
             }
             message => self.handle_between_shards(cx, from, message),
         }

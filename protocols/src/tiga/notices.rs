@@ -124,11 +124,32 @@ impl Notices {
 pub(super) struct Noticed {
     /// Messages of views that this replica does not lead in yet.
     early: Vec<(ViewNumber, NodeId, Bytes)>,
-    /// Since when there have been transactions that this leader has only heard of.
-    unknown_since: Option<Timestamp>,
+    /// The transactions that this leader has only heard of: since when, or when they were last
+    /// fetched.
+    unknown: BTreeMap<TxnId, Timestamp>,
 }
 
 impl Noticed {
+    /// Takes the transactions that this leader has only heard of at present. Returns those that
+    /// have not come for a while, which are to be fetched now.
+    fn unknown_for(
+        &mut self,
+        patience: Span,
+        unknown: BTreeSet<TxnId>,
+        now: Timestamp,
+    ) -> Vec<TxnId> {
+        self.unknown.retain(|txn, _| unknown.contains(txn));
+        let mut due = Vec::new();
+        for txn in unknown {
+            let since = self.unknown.entry(txn).or_insert(now);
+            if now.since(*since) >= patience {
+                *since = now;
+                due.push(txn);
+            }
+        }
+        due
+    }
+
     /// Drops messages of earlier views.
     pub(super) fn forget_before(&mut self, view: ViewNumber) {
         self.early.retain(|(of, ..)| *of >= view);
@@ -354,22 +375,13 @@ impl Tiga {
     pub(super) fn fetch_unknown(&mut self, cx: &mut Cx<'_, Self>) {
         let patience = Span::from_ms(self.state.options.fetch_ms);
         let State { leading, noticed, transactions, .. } = &mut self.state;
-        let Some(leading) = leading else {
-            noticed.unknown_since = None;
-            return;
+        let unknown: BTreeSet<TxnId> = match leading {
+            Some(leading) => leading.leader.unknown().collect(),
+            None => BTreeSet::new(),
         };
-        let unknown: BTreeSet<TxnId> = leading.leader.unknown().collect();
-        if unknown.is_empty() {
-            noticed.unknown_since = None;
-            return;
-        }
-        let since = *noticed.unknown_since.get_or_insert(cx.now.at);
-        if cx.now.at.since(since) < patience {
-            return;
-        }
-        noticed.unknown_since = Some(cx.now.at);
+        let due = noticed.unknown_for(patience, unknown, cx.now.at);
         let (here, missing): (Vec<TxnId>, Vec<TxnId>) =
-            unknown.into_iter().partition(|txn| transactions.contains(*txn));
+            due.into_iter().partition(|txn| transactions.contains(*txn));
         for txn in here {
             let stamped = self.state.transactions.get(txn).expect("it was checked").clone();
             self.state.order(cx, &stamped);
@@ -418,5 +430,23 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Notices::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    /// Story: all unknown transactions were fetched again, also those heard of just now.
+    #[test]
+    fn each_unknown_transaction_is_fetched_when_it_has_not_come_for_a_while() {
+        let [one, other] = [7, 8].map(|number| TxnId::new(NodeId(1), number));
+        let (mut noticed, patience) = (Noticed::default(), Span::from_ms(20));
+        let mut due = |at_ms: u64, unknown: &[TxnId]| {
+            let now = Timestamp::from_us(1_000 * at_ms);
+            noticed.unknown_for(patience, unknown.iter().copied().collect(), now)
+        };
+        assert_eq!(due(100, &[one]), []);
+        assert_eq!(due(115, &[one, other]), []);
+        assert_eq!(due(120, &[one, other]), [one]);
+        assert_eq!(due(135, &[one, other]), [other]);
+        assert_eq!(due(140, &[one, other]), [one]);
+        assert_eq!(due(145, &[one]), [], "the other one has come");
+        assert_eq!(due(155, &[other]), [], "it is heard of again");
     }
 }

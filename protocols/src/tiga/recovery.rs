@@ -63,7 +63,8 @@ impl State {
                 let settled = Position(from.varint("log").expect(INTACT));
                 let suffix = Suffix::decode(from.rest()).expect(INTACT);
                 // The cells before may be other ones, although there are as many.
-                let is_gap = suffix.after > self.log.last() || base > self.log.base();
+                let is_other = mutate!(BaseForgotten: base > self.log.base() => false);
+                let is_gap = suffix.after > self.log.last() || is_other;
                 found.gaps += u32::from(is_gap);
                 if !is_gap {
                     self.log.replace(suffix, position);

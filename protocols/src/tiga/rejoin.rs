@@ -26,6 +26,9 @@
 //!   are below the begin of the view with which the replica counts again, or never will be in a
 //!   log.
 //! - **Agreement.** See `agreement/durable_state.rs`.
+//!
+//! A replica without a vote had told nothing that was counted, so no view begins for it. It takes
+//! the log of the present view, and continues when it has published what its peers had.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -257,11 +260,16 @@ impl Tiga {
         }
     }
 
-    /// This replica counts again when it has the log of a view that began without its report.
+    /// This replica counts again when it has the log of a view that began without its report. If it
+    /// has no vote, it continues when readers see what they may have seen before.
     pub(super) fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
         let state = &mut self.state;
-        let Some(Replaced { after, .. }) = state.replaced else { return };
-        let has_view = state.log.view > after && state.log.is_view_durable();
+        let Some(Replaced { after, upto }) = state.replaced else { return };
+        let has_view = match state.replica.votes() {
+            true => state.log.view > after,
+            false => state.log.view > ViewNumber(0) && cx.store.published() >= upto,
+        };
+        let has_view = has_view && state.log.is_view_durable();
         if mutate!(RejoinedVotes: has_view => true) {
             state.replaced = None;
             cx.mark("tiga.rejoined");

@@ -259,6 +259,7 @@ impl State {
             ("txns_in_flight", self.coordinator.in_flight.len() as u64),
             ("view", self.views.view.number.0),
             ("views", c.views),
+            ("decisions_kept", self.views.decisions_kept()),
             ("log_last", self.log.last().0),
             ("log_committed", self.commit.committed.0),
             ("log_first", self.log.base().0),

@@ -153,6 +153,20 @@ impl State {
         ViewReport { suffix, unsynced: self.fast.unsynced(), told: self.fast.told() }
     }
 
+    /// With an even number of replicas, f + 1 are more than have to report. Some of the others get
+    /// the transactions of the proposal, too: a log that is decided must not be on one disk alone.
+    /// Without them the shard commits nothing, and the first shard decides nothing.
+    fn unreported(&self, now: Timestamp) -> Vec<NodeId> {
+        let State { replica, views, .. } = self;
+        let is_reported = |peer: NodeId| views.chosen.iter().any(|report| report.node == peer);
+        let others = replica.voting_peers().filter(|peer| !is_reported(*peer));
+        let (heard, unheard): (Vec<NodeId>, Vec<NodeId>) =
+            others.partition(|peer| self.is_heard(replica.node(*peer), now));
+        let unheard = unheard.into_iter().filter(|_| self.does_decide(self.node));
+        let count = replica.topology.majority().saturating_sub(views.chosen.len());
+        heard.into_iter().chain(unheard).take(count).collect()
+    }
+
     /// §4: the proposal of a new leader from the reports: the best log, and the transactions that
     /// were in no log and may be committed. Its floor is above what was replied to or promised.
     fn propose(&self, suffix: Suffix) -> (Proposal, usize) {
@@ -334,15 +348,21 @@ impl Tiga {
         if recovered > 0 {
             cx.mark("tiga.recovered");
         }
+        let more = self.state.unreported(cx.now.at);
         let State { views, replica, transactions, .. } = &mut self.state;
         // Those that are known to be committed are on enough disks.
         let known = views.known.0.saturating_sub(proposal.suffix.after.0) as usize;
         let cells = proposal.suffix.cells.iter().skip(known);
         let needed: BTreeSet<TxnId> = entries_of(cells).map(|entry| entry.txn).collect();
-        let mut lacking = BTreeMap::new();
-        for report in views.chosen.iter().filter(|report| report.node != replica.me) {
+        let reported = views.chosen.iter().map(|report| {
             let has = report.log.iter().chain(&report.unsynced).map(|entry| entry.txn);
-            let has: BTreeSet<TxnId> = has.collect();
+            (report.node, has.collect())
+        });
+        let mut has: BTreeMap<NodeId, BTreeSet<TxnId>> = reported.collect();
+        has.remove(&replica.me);
+        has.extend(more.into_iter().map(|node| (node, BTreeSet::new())));
+        let mut lacking = BTreeMap::new();
+        for (node, has) in has {
             let lacks: Vec<Arc<Stamped>> = needed
                 .difference(&has)
                 .map(|txn| transactions.get(*txn).expect("the transactions are here").clone())
@@ -352,10 +372,10 @@ impl Tiga {
             }
             cx.mark("tiga.prepare");
             let messages = transactions::encode_in_parts(&lacks);
-            lacking.insert(report.node, messages.len());
+            lacking.insert(node, messages.len());
             for transactions in messages {
                 let message = Message::Prepare { view: views.view.number.0, transactions };
-                replica.send(cx, report.node, message);
+                replica.send(cx, node, message);
             }
         }
         let record = cx.log_head();
@@ -474,7 +494,8 @@ impl Tiga {
     /// could take it again, and lead a second time without its promises.
     pub(super) fn lead_if_durable(&mut self, cx: &mut Cx<'_, Self>) {
         let State { views, log, .. } = &mut self.state;
-        if !views.is_to_lead || !log.is_view_durable() {
+        let is_durable = mutate!(LeadsBeforeFsync: log.is_view_durable() => true);
+        if !views.is_to_lead || !is_durable {
             return;
         }
         views.is_to_lead = false;

@@ -147,6 +147,15 @@ impl Views {
         }
     }
 
+    /// The number of decisions that this replica keeps for others.
+    pub(super) fn decisions_kept(&self) -> u64 {
+        if !self.driver.is_started() {
+            return 0;
+        }
+        let agreement = self.driver.agreement();
+        agreement.end().saturating_sub(agreement.forgotten())
+    }
+
     /// The leader of a shard in this view, if there is a view.
     pub(super) fn leader_of(&self, shard: ShardId) -> Option<NodeId> {
         self.view.leaders.get(usize::from(shard.0)).copied()
@@ -252,10 +261,11 @@ impl State {
         node == self.node || self.is_up[node.index()] && !is_silent
     }
 
-    /// Whether a replica that lost its disk waits for a view that begins without its report.
+    /// Whether a replica that lost its disk waits for a view that begins without its report. Those
+    /// without a vote never report.
     fn is_view_awaited(&self, now: Timestamp) -> bool {
         let view = self.views.view.number;
-        let mut nodes = self.cluster.node_ids();
+        let mut nodes = self.cluster.voter_ids();
         nodes.any(|node| {
             let after = self.told_by(node).kept.replaced_after;
             after.is_some_and(|after| view <= after) && self.is_heard(node, now)

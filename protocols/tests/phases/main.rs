@@ -55,6 +55,7 @@ mod skipping;
 mod stopping;
 mod stragglers;
 mod support;
+mod tiga_disks;
 mod tiga_links;
 mod transcripts;
 mod transfer;

@@ -30,6 +30,7 @@ mod tiga_partial;
 mod tiga_partial_drawn;
 mod tiga_placed;
 mod tiga_runs;
+mod tiga_seeds;
 mod tiga_shards;
 mod toy;
 mod toy_runs;

@@ -171,6 +171,7 @@ impl Shards {
             // Any majority has one of those that have the rows. Others without a vote take a
             // checkpoint, too.
             let votes = |node: &NodeId| stream.replicas.contains(node);
+            let votes = |node: &NodeId| mutate!(RetainedByAny: votes(node) => true);
             let of_voters = stream.kept.iter().filter(|(node, _)| votes(node));
             let mut of_voters: Vec<_> = of_voters.map(|(_, kept)| *kept).collect();
             of_voters.sort_unstable();
@@ -230,6 +231,10 @@ impl Tiga {
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::partition::{Partitions, Rule};
+    use pangea_core::time::Span;
+    use pangea_core::topology::Topology;
+
     use super::*;
 
     #[test]
@@ -247,5 +252,40 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(ForOthers::decode(&bytes.slice(..len)).is_err(), "{len} bytes");
         }
+    }
+
+    /// The first cells whose rows are retained for a shard of three voting replicas and two others:
+    /// one of the former needs no more up to cell 5, and both of the latter.
+    fn retained() -> Vec<SnapshotVersion> {
+        let regions = ["a", "b", "c", "d", "e"];
+        let whole = Topology::one_node_per_region("t", &regions, Span::from_ms(1));
+        let divided = whole.divided(Partitions::new(2, Rule::Everywhere));
+        // The last four nodes are those of the last two regions.
+        let topology = Topology { non_voting: 4, ..divided };
+        let mut shards = Shards::of(&topology, NodeId(0)).expect("there are two shards");
+        let stream = shards.streams.get_mut(&ShardId(1)).expect("there is one for each shard");
+        for version in [4, 5, 6] {
+            stream.retained.push(SnapshotVersion(version), Bytes::from_static(b"rows"));
+        }
+        for node in [3, 7, 9] {
+            stream.kept.insert(NodeId(node), SnapshotVersion(5));
+        }
+        shards.collect(&Done::new(10), 0);
+        let retained = &shards.streams[&ShardId(1)].retained;
+        retained.after(SnapshotVersion::ZERO).map(|(version, _)| version).collect()
+    }
+
+    #[test]
+    fn rows_are_retained_until_a_majority_of_those_with_a_vote_has_them() {
+        assert_eq!(retained(), [4, 5, 6].map(SnapshotVersion));
+    }
+
+    #[cfg(feature = "planted")]
+    #[test]
+    fn replicas_without_a_vote_would_make_up_a_majority() {
+        use pangea_core::planted::{Bug, Planted};
+
+        let _planted = Planted::new(Some(Bug::RetainedByAny));
+        assert_eq!(retained(), [SnapshotVersion(6)]);
     }
 }

@@ -252,7 +252,8 @@ impl Shards {
     /// Needs nothing more up to the last cell whose rows are durable here. Behind a checkpoint of a
     /// peer, which is in memory alone, nothing is.
     pub(in super::super) fn keep_logged(&mut self, log: &Log) {
-        if log.needed_base() == Position(0) {
+        let is_durable = log.needed_base() == Position(0);
+        if mutate!(KeptBehindCheckpoint: is_durable => true) {
             self.need_only_after(self.kept.max(self.logged));
         }
     }

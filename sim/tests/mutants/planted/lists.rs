@@ -91,6 +91,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::FastAtRaised,
     Bug::RecoveredOnFirst,
     Bug::RecoveredForgotten,
+    Bug::FreshWithoutLeader,
     Bug::ViewOfFewer,
     Bug::ShortestLog,
     Bug::ViewForgotten,
@@ -151,8 +152,19 @@ pub const OF_SEARCH: &[Bug] = &[
     Bug::LateRecovered,
     Bug::ClosedForgotten,
     Bug::FloorForgotten,
+    Bug::FreshToldByAll,
 ];
 
 /// Bugs in what finds a defect of memory, which the simulator does not have. Tests of the phases
-/// find them: `protocols/tests/phases/digests.rs`.
-pub const OF_PHASES: &[Bug] = &[Bug::DifferencesPass, Bug::RowsNotCompared];
+/// find them: `protocols/tests/phases/digests.rs`. Also bugs in Tiga of which several failures at
+/// certain moments show an effect: `tiga_disks.rs` in the same folder, and the tests of
+/// `protocols/src/tiga/shards/checkpoint.rs`.
+pub const OF_PHASES: &[Bug] = &[
+    Bug::DifferencesPass,
+    Bug::RowsNotCompared,
+    Bug::FastBehindCheckpoint,
+    Bug::KeptBehindCheckpoint,
+    Bug::BaseForgotten,
+    Bug::LeadsBeforeFsync,
+    Bug::RetainedByAny,
+];

@@ -8,7 +8,7 @@ impl Profile {
     /// The profiles that are tried first for a bug in Tiga.
     pub(super) fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
         match bug {
-            Bug::RecoveredForgotten => &[Self::Mute],
+            Bug::RecoveredForgotten | Bug::FreshWithoutLeader => &[Self::Mute],
             Bug::SettledAlone
             | Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
