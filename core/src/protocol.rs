@@ -24,14 +24,14 @@
 //!   when a message has delivered the value.
 //! - Certify, then replicate (Mako): the protocol runs, locks and validates within one step, and
 //!   delays replies until a watermark passes them.
-//! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
-//!   passed the timestamp.
+//! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when it is over.
 
 mod first_run;
 mod input;
 mod lane;
 mod mark;
 mod status;
+mod words;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -54,6 +54,7 @@ pub use input::{Checkpoint, Durable, Input, Request, Submission};
 pub use lane::Lane;
 pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, ListedEpoch, ListedFate, Rejoining, Status, WaitsFor};
+pub use words::{STAGES, Words};
 
 /// The state machine of one replica.
 pub trait Protocol: Sized + Send + 'static {
@@ -79,8 +80,11 @@ pub trait Protocol: Sized + Send + 'static {
     /// this protocol that others hardly notice: wrong rates of clocks, and late messages.
     const NEEDS_CLOCKS: bool = false;
 
+    /// The protocol's words for what every protocol has.
+    const WORDS: Words = Words::OF_EPOCHS;
+
     /// All marks that the protocol counts with [`Cx::mark`]. The simulator reports any other mark
-    /// as a violation. A swarm reports the marks that it never reached.
+    /// as a violation. A swarm reports those that it never reached.
     const MARKS: &'static [Mark] = &[];
 
     /// Settings that runs of minutes on real nodes (`pangea torture`) change to reach rare states:
@@ -143,8 +147,7 @@ pub trait Protocol: Sized + Send + 'static {
     }
 
     /// The default settings, with limits so low that seconds with few clients reach states that
-    /// take a real node hours under load: checkpoints, truncated cuts, checkpoints sent in several
-    /// chunks, and epochs that are run in slices.
+    /// take a real node hours under load: checkpoints, their transfer, truncated cuts and slices.
     fn scaled_down_options() -> Self::Options {
         Self::Options::default()
     }
@@ -152,7 +155,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// Checks whether a cluster of this topology can use these settings.
     ///
     /// # Errors
-    /// The setting that it cannot use, and why.
+    /// The key of the setting that it cannot use, first, and why.
     fn check_options(options: &Self::Options, topology: &Topology) -> Result<(), String> {
         let _ = (options, topology);
         Ok(())

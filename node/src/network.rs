@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
 use crate::config::Config;
+use crate::config::wording::nodes_in_words;
 use crate::driver::{Answer, Handle, Network};
 use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
@@ -49,7 +50,7 @@ impl<P: Protocol> Node<P> {
         meter: Option<Arc<Meter>>,
     ) -> Result<Self, StartError> {
         assert_eq!(config.protocol, P::NAME, "the configuration is for this protocol");
-        let protocol = config.protocol_options().map_err(StartError::Config)?;
+        let protocol = config.checked_options::<P>().map_err(StartError::Config)?;
         let topology = Arc::new(config.topology());
         let data_dir = config.data_dir.clone();
         let options = NodeOptions::<P> {
@@ -80,7 +81,7 @@ fn connect<P: Protocol>(
         likeness: Likeness::of(
             handle.registry(),
             &handle.about().settings,
-            partitions_of(handle.topology()),
+            nodes_of(handle.topology()),
         ),
         me: config.node,
         topology: Arc::new(config.topology()),
@@ -164,6 +165,21 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &T
 fn partitions_of(topology: &Topology) -> String {
     let shards: Vec<u16> = topology.nodes.iter().map(|node| node.shard.0).collect();
     format!("{shards:?} {}", topology.partitions)
+}
+
+/// Describes what the nodes are, as lines: which rows they have, which have no vote, and the homes
+/// of caches.
+fn nodes_of(topology: &Topology) -> String {
+    let mut lines = partitions_of(topology);
+    if topology.non_voting > 0 {
+        let silent = nodes_in_words(topology.voter_count()..=topology.node_count() - 1);
+        lines += &format!("\n`votes = false` of {silent}");
+    }
+    if !topology.caches.is_empty() {
+        let homes: Vec<u16> = topology.caches.iter().map(|home| home.0).collect();
+        lines += &format!("\n`cache_of` of caches: {homes:?}");
+    }
+    lines
 }
 
 fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {

@@ -70,7 +70,7 @@ pub fn start(
 /// Checks the protocol's settings in a configuration.
 ///
 /// # Errors
-/// When there is no such protocol, or its settings are invalid.
+/// When there is no such protocol, its settings are invalid, or this cluster can't have them.
 pub fn check(config: &Config) -> Result<(), StartError> {
     with_protocol(&config.protocol, Check { config }).map_err(StartError::Protocol)?
 }
@@ -98,7 +98,7 @@ impl WithProtocol for Check<'_> {
     type Output = Result<(), StartError>;
 
     fn run<P: Protocol>(self) -> Self::Output {
-        self.config.protocol_options::<P::Options>().map(drop).map_err(StartError::Config)
+        self.config.checked_options::<P>().map(drop).map_err(StartError::Config)
     }
 }
 

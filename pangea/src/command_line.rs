@@ -153,6 +153,11 @@ pub(crate) fn warn(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// Writes warnings about what a command will do to stderr.
+pub(crate) fn warn_all(warnings: &[String]) {
+    warnings.iter().for_each(|warning| warn(&format!("warning: {warning}")));
+}
+
 /// Creates a runtime for commands that communicate with nodes. The nodes do nearly all of the work.
 pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
     let runtime =

@@ -81,4 +81,4 @@ pub use pangea_sql::native::{Rows, Sql, SqlProcedure, raise};
 pub use pangea_sql::types::SqlType;
 pub use pangea_sql::types::datum::Datum;
 
-use command_line::{runtime, say, warn};
+use command_line::{runtime, say, warn, warn_all};

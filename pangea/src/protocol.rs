@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use pangea_core::guarantee::{Guarantee, Isolation, Isolations, TortureSetting};
-use pangea_core::protocol::Protocol;
+use pangea_core::protocol::{Protocol, Words};
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
-use pangea_node::config::Config;
+use pangea_node::config::{Config, with_meant_key};
 use pangea_sim::Simulator;
 use pangea_sql::native::Native;
 
@@ -67,8 +67,7 @@ impl WithProtocol for CheckOptions<'_> {
     type Output = Result<(), String>;
 
     fn run<P: Protocol>(self) -> Self::Output {
-        let options = self.0.protocol_options::<P::Options>().map_err(|error| error.message)?;
-        P::check_options(&options, &self.0.topology())
+        self.0.checked_options::<P>().map(drop).map_err(|error| error.message)
     }
 }
 
@@ -118,8 +117,40 @@ impl WithProtocol for SupportsCaches {
 
 /// Returns the names of the protocols that can partition tables, for texts.
 pub fn partitioned_names() -> String {
-    let is_one = |name: &&str| with_protocol(name, SupportsPartitions).unwrap_or(false);
-    NAMES.iter().copied().filter(is_one).collect::<Vec<_>>().join(" or ")
+    names_of(|name| with_protocol(name, SupportsPartitions).unwrap_or(false))
+}
+
+/// Returns the names of the protocols with which a region may lack replicas, for texts.
+pub fn partial_names() -> String {
+    names_of(|name| with_protocol(name, SupportsPartial).unwrap_or(false))
+}
+
+fn names_of(is_one: impl Fn(&str) -> bool) -> String {
+    NAMES.iter().copied().filter(|name| is_one(name)).collect::<Vec<_>>().join(" or ")
+}
+
+/// What an operator should know of the settings in a configuration of one node.
+pub struct WarningsOf<'a>(pub &'a Config);
+
+impl WithProtocol for WarningsOf<'_> {
+    type Output = Result<Vec<String>, String>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let options = self.0.checked_options::<P>().map_err(|error| error.message)?;
+        Ok(P::warnings(&options, &self.0.topology(), self.0.node))
+    }
+}
+
+/// Returns the words of the protocol called `name`, or those of most protocols.
+pub fn words_of(name: &str) -> Words {
+    struct WordsOf;
+    impl WithProtocol for WordsOf {
+        type Output = Words;
+        fn run<P: Protocol>(self) -> Words {
+            P::WORDS
+        }
+    }
+    with_protocol(name, WordsOf).unwrap_or_default()
 }
 
 /// The settings with which a short simulation reaches rare states: see
@@ -327,7 +358,8 @@ fn read_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, WrongOpt
         let line = text[..place].rfind('\n').map_or(0, |end| end + 1);
         let line = text[line..].lines().next().unwrap_or_default();
         let key = line.split('=').next().unwrap_or_default().trim().to_owned();
-        WrongOption { key, why: format!("{} in `{line}`", error.message().trim()) }
+        let message = with_meant_key(error.message().trim());
+        WrongOption { key, why: format!("{message} in `{line}`") }
     })
 }
 

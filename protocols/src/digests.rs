@@ -315,8 +315,8 @@ impl Digests {
                 nodes.iter().for_each(|node| self.differing[node.index()] = true);
                 return None;
             }
-            Verdict::OutvotedBy(nodes) => outvoted(replica, reports, key, &nodes),
-            Verdict::Undecidable => undecidable(replica, reports, key),
+            Verdict::OutvotedBy(nodes) => outvoted(replica, reports, (P::WORDS.epoch, key), &nodes),
+            Verdict::Undecidable => undecidable(replica, reports, (P::WORDS.epoch, key)),
         };
         cx.mark("digests.stops_differing");
         Some(why)
@@ -343,20 +343,20 @@ fn node_list(replica: &Replica, nodes: impl IntoIterator<Item = NodeId>) -> Stri
 fn outvoted(
     replica: &Replica,
     reports: &[Option<TableDigests>],
-    (epoch, scope): (SnapshotVersion, Scope),
+    (epoch, (version, scope)): (&str, (SnapshotVersion, Scope)),
     majority: &[NodeId],
 ) -> String {
     let me = replica.me;
     let own = reports[me.index()].iter();
     let tables = own.zip(&reports[majority[0].index()]).flat_map(|(a, b)| differing(a, b));
     format!(
-        "node {} differs from the other replicas: {} epoch {} in {}. Nodes {} agree with each \
+        "node {} differs from the other replicas: {} {epoch} {} in {}. Nodes {} agree with each \
          other, so this node stops before it serves more of its rows. The cause is a defect of \
          its memory or disk, or of this program. Replace the node: pangea start --config FILE \
          --replace. It moves the contents of its data directory aside: keep them for a report",
         replica.node(me).0,
         what(scope),
-        epoch.0,
+        version.0,
         in_words(tables),
         node_list(replica, majority.iter().copied()),
     )
@@ -365,7 +365,7 @@ fn outvoted(
 fn undecidable(
     replica: &Replica,
     reports: &[Option<TableDigests>],
-    (epoch, scope): (SnapshotVersion, Scope),
+    (epoch, (version, scope)): (&str, (SnapshotVersion, Scope)),
 ) -> String {
     let (me, nodes) = (replica.me, (0..reports.len() as u16).map(NodeId));
     let reporting = nodes.filter(|node| reports[node.index()].is_some());
@@ -383,12 +383,12 @@ fn undecidable(
         }
     };
     format!(
-        "nodes {} differ from each other: {} epoch {} in {}. No majority of the replicas \
+        "nodes {} differ from each other: {} {epoch} {} in {}. No majority of the replicas \
          agrees, so none of them can know which is right, and all stop. Start each alone, take \
          a dump (pg_dump), and compare the dumps with what you know of the rows. {way_out}",
         node_list(replica, reporting),
         what(scope),
-        epoch.0,
+        version.0,
         in_words(tables),
     )
 }

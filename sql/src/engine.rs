@@ -55,6 +55,14 @@ pub trait Engine: Send + Sync + 'static {
     /// call.
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable>;
 
+    /// Waits until this node has published a version of which a client was told. It may lack it for
+    /// a moment: other nodes can be the first to know that a transaction is committed. If the
+    /// version is lost, the wait ends with a version as of [`Engine::fresh`].
+    async fn published(&self, version: SnapshotVersion) -> Result<(), Unavailable> {
+        let _ = version;
+        self.fresh().await.map(drop)
+    }
+
     /// Whether the newest snapshot is known to contain everything that was acknowledged anywhere
     /// longer than `age` ago.
     fn is_fresh_within(&self, age: Duration) -> bool {

@@ -321,15 +321,17 @@ fn best_words<'a>(
 fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
     let results = entry.results.as_ref()?;
     let timeline = &results["timeline"];
-    let step_secs = timeline["step_ms"].as_f64()? / 1e3;
+    let step_ms = timeline["step_ms"].as_f64()?;
+    let count = steps_of_a_wave(step_ms, results["latency_ms"]["p50"].as_f64());
+    let line = |counts: Vec<f64>| rates(&merged(&counts, count), step_ms * count as f64 / 1e3);
     let regions = timeline["regions"].as_object()?;
     let mut lines = vec![Line {
         name: "all regions".to_owned(),
         origin: Origin::Measured,
-        dots: rates(&sums(regions.values()), step_secs),
+        dots: line(sums(regions.values())),
     }];
     for (name, counts) in regions {
-        let dots = rates(&sums([counts]), step_secs);
+        let dots = line(sums([counts]));
         lines.push(Line { name: name.clone(), origin: Origin::Measured, dots });
     }
     let mark = |fault: &Json| {
@@ -368,10 +370,35 @@ fn sums<'a>(regions: impl IntoIterator<Item = &'a Json>) -> Vec<f64> {
     sums
 }
 
+/// Returns the number of steps that are shown as one. Clients of a closed loop begin together, so
+/// their commits come in waves, one in each latency, and shorter steps between two waves are empty.
+fn steps_of_a_wave(step_ms: f64, latency_ms: Option<f64>) -> usize {
+    (latency_ms.unwrap_or_default() / step_ms).ceil().max(1.0) as usize
+}
+
+/// Adds up each `count` steps. Leaves out the last ones, if they are fewer.
+fn merged(counts: &[f64], count: usize) -> Vec<f64> {
+    counts.chunks_exact(count).map(|steps| steps.iter().sum()).collect()
+}
+
 fn rates(counts: &[f64], step_secs: f64) -> Vec<Dot> {
     let dot = |(at, count): (usize, &f64)| {
         let y = Spread::of([count / step_secs])?;
         Some(Dot { x: (at as f64 + 0.5) * step_secs, y, best: String::new() })
     };
     counts.iter().enumerate().filter_map(dot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: the timeline of clients that wait for 180 ms fell to 0 between their waves.
+    #[test]
+    fn steps_shorter_than_a_wave_are_shown_as_one() {
+        assert_eq!([Some(40.0), Some(180.0), None].map(|ms| steps_of_a_wave(100.0, ms)), [1, 2, 1]);
+        let waves = [9.0, 0.0, 8.0, 9.0, 0.0, 8.0, 1.0];
+        assert_eq!(merged(&waves, 2), [9.0, 17.0, 8.0]);
+        assert_eq!(merged(&waves, 1), waves);
+    }
 }

@@ -123,13 +123,14 @@ pub enum ListedFate {
 }
 
 impl WaitsFor {
-    /// Describes the node by its name and its number of missing epochs.
-    pub fn describe(&self, topology: &Topology) -> String {
+    /// Describes the node by its name and its number of missing epochs, which the protocol calls
+    /// `epoch`.
+    pub fn describe(&self, topology: &Topology, epoch: &str) -> String {
         let Self { node, what, epochs } = self;
         let name = topology.node_name(*node);
         match epochs {
-            1 => format!("{name}, which is 1 epoch behind with {what}"),
-            _ => format!("{name}, which is {epochs} epochs behind with {what}"),
+            1 => format!("{name}, which is 1 {epoch} behind with {what}"),
+            _ => format!("{name}, which is {epochs} {epoch}s behind with {what}"),
         }
     }
 }
@@ -144,11 +145,14 @@ mod tests {
     fn who_is_waited_for_is_named_by_its_region_and_its_shard() {
         let whole = Topology::one_node_per_region("t", &["us", "eu"], Span::ZERO);
         let late = |epochs| WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs };
-        assert_eq!(late(1).describe(&whole), "eu (node 1), which is 1 epoch behind with slices");
+        assert_eq!(
+            late(1).describe(&whole, "epoch"),
+            "eu (node 1), which is 1 epoch behind with slices"
+        );
         let divided = whole.divided(Partitions::new(2, Rule::Everywhere));
         assert_eq!(
-            late(300).describe(&divided),
-            "us.1 (node 1), which is 300 epochs behind with slices"
+            late(300).describe(&divided, "cell"),
+            "us.1 (node 1), which is 300 cells behind with slices"
         );
     }
 }

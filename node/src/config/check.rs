@@ -166,7 +166,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         let (peer, sql) = (*peer.get_ref(), *sql.get_ref());
         let shard = checked_shard(source, shard.as_ref())?;
         let cache_of = checked_home(source, file, (number, &region), cache_of.as_ref())?;
-        let votes = votes.unwrap_or(true);
+        let votes = votes.as_ref().is_none_or(|votes| *votes.get_ref());
         let node = NodeConfig { id: id_value, region, shard, cache_of, votes, peer, sql };
         if by_id.insert(id_value, node).is_some() {
             return error(id.span(), format!("id = {number}: already used by another node"));
@@ -174,8 +174,8 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
     }
     // The ids are distinct and below the number of nodes, so none is missing.
     let nodes: Vec<NodeConfig> = by_id.into_values().collect();
-    let checked = check_shards(&nodes).and_then(|()| check_votes(&nodes));
-    checked.map_err(|message| source.error(None, message))?;
+    check_shards(&nodes).map_err(|message| source.error(None, message))?;
+    check_votes(source, file)?;
     Ok(nodes)
 }
 
@@ -304,23 +304,30 @@ fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
     Ok(())
 }
 
-/// Nodes without a vote are the last ones, and no caches.
-fn check_votes(nodes: &[NodeConfig]) -> Result<(), String> {
-    let Some(first) = nodes.iter().position(|node| !node.votes) else { return Ok(()) };
-    if first == 0 {
-        return Err("[[nodes]]: no node has a vote".to_owned());
+/// Nodes without a vote have the last ids, and no cluster has both them and caches. Quorums and the
+/// ballots of agreement number those that vote from 0 on, and a directory remembers which they are.
+fn check_votes(source: &Source, file: &File) -> Result<(), ConfigError> {
+    let id = |node: &FileNode| node.id.get_ref().0;
+    let votes = |node: &FileNode| node.votes.as_ref().is_none_or(|votes| *votes.get_ref());
+    let silent = file.nodes.iter().filter(|node| !votes(node));
+    let Some(first) = silent.min_by_key(|node| id(node)) else { return Ok(()) };
+    let span = first.votes.as_ref().map(Spanned::span);
+    let error = |message| Err(source.error(span.clone(), format!("votes = false: {message}")));
+    let number = id(first);
+    if let Some(cache) = file.nodes.iter().find(|node| node.cache_of.is_some()) {
+        let cache = id(cache);
+        return error(format!(
+            "node {number} has no vote, and node {cache} is a cache; no cluster has both"
+        ));
     }
-    if let Some(cache) = nodes.iter().find(|node| node.cache_of.is_some()) {
-        let (id, of) = (cache.id.0, first);
-        return Err(format!("[[nodes]]: node {id} is a cache, and node {of} has `votes = false`"));
-    }
-    match nodes[first..].iter().find(|node| node.votes) {
-        None => Ok(()),
-        Some(node) => Err(format!(
-            "[[nodes]]: node {first} has `votes = false`, and node {} has a vote; nodes without a \
-             vote come after all others",
-            node.id.0
+    let voters = file.nodes.iter().filter(|node| votes(node));
+    match voters.map(id).max() {
+        None => error("no node has a vote, so nothing could commit".to_owned()),
+        Some(last) if last > number => error(format!(
+            "node {number} has no vote, and node {last} has one: nodes without a vote have the \
+             last ids. Give the id {number} to a node that votes"
         )),
+        Some(_) => Ok(()),
     }
 }
 

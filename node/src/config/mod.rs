@@ -6,6 +6,7 @@
 
 mod check;
 mod tuning;
+pub(crate) mod wording;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use pangea_core::ids::{NodeId, RegionId, ShardId, TableId};
 use pangea_core::partition::{Partitions, Rule};
+use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::topology::{NodePlace, Topology};
 use serde::de::DeserializeOwned;
@@ -30,6 +32,8 @@ use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
 use tuning::File;
 pub use tuning::{HISTORY_DEFAULT, Tuning};
+use wording::in_plain_words;
+pub use wording::with_meant_key;
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -283,7 +287,7 @@ struct FileNode {
     #[serde(default)]
     cache_of: Option<Spanned<NodeId>>,
     #[serde(default)]
-    votes: Option<bool>,
+    votes: Option<Spanned<bool>>,
     peer: Spanned<SocketAddr>,
     sql: Spanned<SocketAddr>,
 }
@@ -305,7 +309,21 @@ impl Source {
     /// Converts a parser's error and adds its line, because the message does not always name the
     /// key.
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
-        let mut message = in_plain_words(&error.message().trim().replace('\n', ", "));
+        self.described(error, in_plain_words(&error.message().trim().replace('\n', ", ")))
+    }
+
+    /// Converts a parser's error about the top level of the file, which may also have a table with
+    /// the protocol's name.
+    fn field_error(&self, error: &toml::de::Error, protocol: &str) -> ConfigError {
+        const LAST: &str = "`wan`";
+        let message = in_plain_words(&error.message().trim().replace('\n', ", "));
+        let is_of_top = message.starts_with("unknown field");
+        let known = if is_of_top { format!("{LAST}, `{protocol}`") } else { LAST.to_owned() };
+        self.described(error, message.replacen(LAST, &known, 1))
+    }
+
+    fn described(&self, error: &toml::de::Error, message: String) -> ConfigError {
+        let mut message = with_meant_key(&message);
         if message.contains("invalid socket address") {
             message.push_str("; expected an IP address and a port, such as 127.0.0.1:5432");
         }
@@ -320,44 +338,6 @@ impl Source {
         }
         wrong
     }
-}
-
-impl Source {
-    /// Converts a parser's error about the top level of the file, which may also have a table with
-    /// the protocol's name.
-    fn field_error(&self, error: &toml::de::Error, protocol: &str) -> ConfigError {
-        const LAST: &str = "`wan`";
-        let mut wrong = self.parse_error(error);
-        if wrong.message.starts_with("unknown field") {
-            wrong.message = wrong.message.replacen(LAST, &format!("{LAST}, `{protocol}`"), 1);
-        }
-        wrong
-    }
-}
-
-/// Replaces the names of types of numbers by what a user may write.
-fn in_plain_words(message: &str) -> String {
-    let types = [
-        ("a nonzero u16", "a whole number from 1 to 65535"),
-        ("a nonzero u32", "a whole number from 1 to 4294967295"),
-        ("a nonzero u64", "a whole number, at least 1"),
-        ("a nonzero usize", "a whole number, at least 1"),
-        ("u8", "a whole number from 0 to 255"),
-        ("u16", "a whole number from 0 to 65535"),
-        ("u32", "a whole number from 0 to 4294967295"),
-        ("u64", "a whole number, at least 0"),
-        ("usize", "a whole number, at least 0"),
-        ("f64", "a number"),
-    ];
-    let Some((before, wanted)) = message.split_once("expected ") else {
-        return message.to_owned();
-    };
-    let words = types.iter().find_map(|(name, words)| {
-        let rest = wanted.strip_prefix(name)?;
-        let is_whole = !rest.starts_with(|next: char| next.is_ascii_alphanumeric());
-        is_whole.then(|| format!("{before}expected {words}{rest}"))
-    });
-    words.unwrap_or_else(|| message.to_owned())
 }
 
 impl Config {
@@ -435,21 +415,50 @@ impl Config {
         Ok(Self { source: Some(source), ..config })
     }
 
+    /// The text that the configuration was read from, or would be written as.
+    fn source(&self) -> Source {
+        self.source.clone().unwrap_or_else(|| {
+            let (name, text) = ("configuration".into(), self.to_toml().into());
+            Source { name, text }
+        })
+    }
+
     /// Parses the protocol's settings. Unset settings have the protocol's defaults.
     ///
     /// # Errors
     /// When a setting is unknown to the protocol or has an invalid value.
     pub fn protocol_options<O: DeserializeOwned + Default>(&self) -> Result<O, ConfigError> {
-        let source = self.source.clone().unwrap_or_else(|| {
-            let (name, text) = ("configuration".into(), self.to_toml().into());
-            Source { name, text }
-        });
+        let source = self.source();
         let parse_error = |error: toml::de::Error| source.parse_error(&error);
         let mut table = DeTable::parse(&source.text).map_err(parse_error)?;
         match table.get_mut().remove(self.protocol.as_str()) {
             None => Ok(O::default()),
             Some(options) => O::deserialize(ValueDeserializer::from(options)).map_err(parse_error),
         }
+    }
+
+    /// Parses the settings of the protocol `P`, and checks that this cluster can have them.
+    ///
+    /// # Errors
+    /// Those of [`Config::protocol_options`], and when the cluster can't have a setting.
+    pub fn checked_options<P: Protocol>(&self) -> Result<P::Options, ConfigError> {
+        let options = self.protocol_options()?;
+        let checked = P::check_options(&options, &self.topology());
+        checked.map_err(|message| {
+            let source = self.source();
+            source.error(self.place_of_setting(&source.text, &message), message)
+        })?;
+        Ok(options)
+    }
+
+    /// The place of the setting that a message begins with, or of the table if the setting is not
+    /// in it.
+    fn place_of_setting(&self, text: &str, message: &str) -> Option<Range<usize>> {
+        let key = message.split(|next: char| next != '_' && !next.is_alphanumeric()).next()?;
+        let table = DeTable::parse(text).ok()?;
+        let options = table.get_ref().get(self.protocol.as_str())?;
+        let of_key = options.get_ref().as_table().and_then(|options| options.get(key));
+        Some(of_key.map_or_else(|| options.span(), Spanned::span))
     }
 
     /// The configuration as a file's text.

@@ -88,7 +88,7 @@ fn what_is_not_there_is_as_documented() {
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
     let cases = [
-        ("workers = 2", "wrokers = 2", 6, "unknown field `wrokers`"),
+        ("workers = 2", "wrokers = 2", 6, "unknown field `wrokers`; did you mean `workers`?"),
         ("workers = 2", "workers = \"two\"", 6, "workers = \"two\""),
         ("workers = 2", "workers = 100000", 6, "workers = 100000: must be from 0 to"),
         ("workers = 2", "log_segment_bytes = 1", 6, "log_segment_bytes = 1: must be from"),
@@ -121,11 +121,12 @@ fn what_is_wrong_is_named_with_its_line() {
         ("between = [\"eu-west\", ", "between = [\"moon\", ", 22, "no region \"moon\""),
         ("between = [\"eu-west\", ", "between = [\"us-east\", ", 22, "is given twice"),
         ("jitter_ms = 0.5", "jitter_ms = -3", 25, "jitter_ms = -3"),
-        ("jitter_ms = 0.5", "jitter = 1", 26, "unknown field `jitter`"),
+        ("jitter_ms = 0.5", "jitter = 1", 26, "unknown field `jitter`; did you mean `jitter_ms`?"),
         ("bandwidth_mbit = 100", "bandwidth_mbit = 0.001", 25, "bandwidth"),
         ("[wan]", "[clock]\nerror_ms = 70000\n[wan]", 25, "error_ms = 70000: must be from 0 to"),
         ("[wan]", "[clock]\nwrong = 1\n[wan]", 26, "unknown field `wrong`"),
         ("[toy]", "[minerva]", 29, "unknown field `minerva`"),
+        ("[toy]", "[tyo]", 29, "unknown field `tyo`; did you mean `toy`?"),
     ];
     for (good, bad, line, message) in cases {
         assert_eq!(GOOD.matches(good).count(), 1, "{good} occurs once in the text");
@@ -234,8 +235,33 @@ fn nodes_without_a_vote_come_last() {
     let config = Config::parse("node.toml", &last).unwrap();
     assert_eq!((config.topology().non_voting, config.topology().voter_count()), (1, 3));
     assert_eq!(Config::parse("again", &config.to_toml()).unwrap().topology(), config.topology());
-    let error = Config::parse("node.toml", &without(DIVIDED, 2)).expect_err("not the last");
-    assert!(error.to_string().contains("node 2 has `votes = false`, and node 3"), "{error}");
+}
+
+/// Story: the first node had no vote, and the error was that no node has one.
+#[test]
+fn the_node_without_a_vote_that_has_an_earlier_id_is_named() {
+    let without = |text: &str, id: u16| {
+        let of = format!("{{ id = {id}, ");
+        text.replace(&of, &format!("{of}votes = false, "))
+    };
+    for (id, line) in [(0, 7), (2, 9)] {
+        let error = Config::parse("node.toml", &without(DIVIDED, id)).expect_err("not the last");
+        let says = format!(
+            "node.toml:{line}: votes = false: node {id} has no vote, and node 3 has one: nodes \
+             without a vote have the last ids. Give the id {id} to a node that votes"
+        );
+        assert_eq!(error.to_string(), says);
+    }
+    let none = (0..4).fold(DIVIDED.to_owned(), |text, id| without(&text, id));
+    let error = Config::parse("node.toml", &none).expect_err("nobody votes").to_string();
+    assert!(error.starts_with("node.toml:7: votes = false: no node has a vote"), "{error}");
+    let cache = GOOD.replace("id = 1\n", "id = 1\nvotes = false\n");
+    let cache = format!(
+        "{cache}\n[[nodes]]\nid = 2\nregion = \"eu-west\"\ncache_of = 0\npeer = \
+         \"127.0.0.1:7003\"\nsql = \"127.0.0.1:5435\"\n"
+    );
+    let error = Config::parse("node.toml", &cache).expect_err("a cache").to_string();
+    assert!(error.contains("node 1 has no vote, and node 2 is a cache"), "{error}");
 }
 
 /// If someone forgot the shards, two nodes of a region silently became two copies of all data.
@@ -251,7 +277,7 @@ fn partitions_of_nodes_without_shards_are_refused() {
 
 #[test]
 fn a_setting_that_the_protocol_does_not_know_is_named_with_its_line() {
-    for (bad, message) in [("sped = 7", "unknown field `sped`"), ("speed = 700", "speed = 700")] {
+    for (bad, message) in [("sped = 7", "did you mean `speed`?"), ("speed = 700", "speed = 700")] {
         let config = Config::parse("node.toml", &GOOD.replace("speed = 7", bad)).unwrap();
         let error = config.protocol_options::<Options>().expect_err(bad).to_string();
         assert!(error.starts_with("node.toml:30: ") && error.contains(message), "{error}");

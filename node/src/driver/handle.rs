@@ -218,6 +218,15 @@ impl<P: Protocol> Engine for Handle<P> {
         Ok(version)
     }
 
+    async fn published(&self, version: SnapshotVersion) -> Result<(), Unavailable> {
+        tokio::select! {
+            biased;
+            () = self.0.inbox.publications().reached(version) => Ok(()),
+            // If the version is lost, it may not come for long.
+            fresh = self.fresh() => fresh.map(drop),
+        }
+    }
+
     fn is_fresh_within(&self, age: Duration) -> bool {
         self.fresh_at().is_some_and(|asked| asked.elapsed() <= age)
     }

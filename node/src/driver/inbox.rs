@@ -21,6 +21,7 @@ use pangea_sql::losses::Losses;
 
 use super::Stopped;
 use super::latency::LatencySamples;
+use super::publications::Publications;
 use super::reachability::{LagChange, Majority, Reachability, StartWaits};
 
 /// The maximum number of unanswered requests, in the inbox and in the protocol: one second of
@@ -219,6 +220,7 @@ pub struct Inbox<P: Protocol> {
     reachability: Reachability,
     latency: Arc<LatencySamples>,
     losses: Losses,
+    publications: Publications,
     state: Mutex<State<P>>,
     work: Condvar,
     room: Condvar,
@@ -264,6 +266,7 @@ impl<P: Protocol> Inbox<P> {
             reachability,
             latency: Arc::default(),
             losses: Losses::default(),
+            publications: Publications::default(),
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -340,6 +343,11 @@ impl<P: Protocol> Inbox<P> {
     /// The acknowledged commits that the node has lost.
     pub fn losses(&self) -> &Losses {
         &self.losses
+    }
+
+    /// The versions that the node publishes.
+    pub fn publications(&self) -> &Publications {
+        &self.publications
     }
 
     /// Handles a peer's message. Decodes it on the caller's thread, and blocks while too many bytes

@@ -26,6 +26,7 @@ mod handle;
 mod inbox;
 mod latency;
 mod metered;
+mod publications;
 mod reachability;
 mod stopping;
 mod table_names;
@@ -141,6 +142,8 @@ pub struct Driver<P: Protocol> {
     rng: fastrand::Rng,
     /// The last record persisted.
     log_head: LogPosition,
+    /// The version that the store had published when sessions were last told.
+    published_told: SnapshotVersion,
     /// The last record known to be durable.
     durable: LogPosition,
     timers: Timers<P::Timer>,
@@ -206,6 +209,7 @@ impl<P: Protocol> Driver<P> {
             clock,
             rng: fastrand::Rng::with_seed(crate::random::seed()),
             log_head: parts.log_head,
+            published_told: SnapshotVersion::ZERO,
             durable: parts.log_head,
             timers: Timers::default(),
             deferred: DeferredEffects::default(),
@@ -353,6 +357,10 @@ impl<P: Protocol> Driver<P> {
         }
         self.protocol.step(&mut cx, input);
         self.log_head = cx.log_head();
+        let published = self.store.published();
+        if std::mem::replace(&mut self.published_told, published) != published {
+            self.inbox.publications().note(published);
+        }
         if cfg!(debug_assertions) {
             self.protocol.invariants();
         }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::{NodeId, ShardId};
-use pangea_core::protocol::{FirstStart, Rejoining, WaitsFor};
+use pangea_core::protocol::{FirstStart, Rejoining, WaitsFor, Words};
 use pangea_core::topology::{Group, Topology};
 
 /// The nodes that this one can agree with.
@@ -22,6 +22,8 @@ pub struct Reachability {
     topology: Arc<Topology>,
     /// The replicas of this node's shard.
     group: Group,
+    /// What the protocol calls an epoch.
+    epoch: &'static str,
     seen: Mutex<Seen>,
 }
 
@@ -112,7 +114,13 @@ impl Reachability {
             late: Vec::new(),
         };
         let group = topology.group(topology.place_of(me).shard);
-        Self { me, topology, group, seen: Mutex::new(seen) }
+        Self { me, topology, group, epoch: Words::OF_EPOCHS.epoch, seen: Mutex::new(seen) }
+    }
+
+    /// The same state, with the words of a protocol.
+    #[must_use]
+    pub fn in_words(self, words: &Words) -> Self {
+        Self { epoch: words.epoch, ..self }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -170,7 +178,7 @@ impl Reachability {
         let is_first =
             |(at, it): &(usize, &WaitsFor)| late[..*at].iter().all(|other| other.node != it.node);
         let each = late.iter().enumerate().filter(is_first);
-        let words: Vec<_> = each.map(|(_, it)| it.describe(&self.topology)).collect();
+        let words: Vec<_> = each.map(|(_, it)| it.describe(&self.topology, self.epoch)).collect();
         format!("waiting for {}", words.join("; "))
     }
 

@@ -77,7 +77,8 @@ impl<P: Protocol> Driver<P> {
             tracing::warn!(
                 "the node ends without its release, because too few other nodes are connected. If \
                  they were not stopped in order, a program with other procedures may refuse the \
-                 last epochs until this program has run them"
+                 last {}s until this program has run them",
+                P::WORDS.epoch
             );
         }
         self.has_last_words = true;
@@ -112,15 +113,16 @@ impl<P: Protocol> Driver<P> {
         if self.inbox.closed() != Some(Closed::Requested(Stopped::InOrder)) {
             return None;
         }
+        let epoch = P::WORDS.epoch;
         Some(match self.stopping.newest {
             _ if !self.wants_last_checkpoint() => {
                 "the node has stopped, without a checkpoint: stop_s is 0, or it stores nothing"
                     .to_owned()
             }
-            Some(SnapshotVersion(epoch)) => {
-                format!("the checkpoint of epoch {epoch} is written, and the node has stopped")
+            Some(SnapshotVersion(number)) => {
+                format!("the checkpoint of {epoch} {number} is written, and the node has stopped")
             }
-            None => "the node has stopped: it had no epoch to write a checkpoint of".to_owned(),
+            None => format!("the node has stopped: it had no {epoch} to write a checkpoint of"),
         })
     }
 }

@@ -326,6 +326,10 @@ impl Engine for Cancellable {
         self.until_interrupted(self.engine.fresh()).await
     }
 
+    async fn published(&self, version: SnapshotVersion) -> Result<(), Unavailable> {
+        self.until_interrupted(self.engine.published(version)).await
+    }
+
     async fn status(&self) -> Result<Status, Unavailable> {
         self.until_interrupted(self.engine.status()).await
     }

@@ -151,8 +151,8 @@ impl Identity {
                 false => "",
             };
             return refuse(format!(
-                "the two nodes differ in {what}. Settings, partitions, procedures and code must be \
-                 the same on all nodes{advice}"
+                "the two nodes differ in {what}. Settings, partitions, votes, caches, procedures \
+                 and code must be the same on all nodes{advice}"
             ));
         }
         if hello.to != self.me {

@@ -25,32 +25,32 @@ pub struct Likeness {
     pub procedures: String,
     /// The settings of the protocol, as lines of the configuration file.
     pub settings: String,
-    /// The partitioning.
-    pub partitions: String,
+    /// The partitioning, and a line for each thing else in which nodes differ from the usual.
+    pub nodes: String,
 }
 
 impl Likeness {
     /// The program of this process with these procedures and settings.
-    pub fn of(registry: &Registry, settings: &str, partitions: String) -> Self {
+    pub fn of(registry: &Registry, settings: &str, nodes: String) -> Self {
         let mut likeness = Self {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             code_version: CODE_VERSION,
             procedures: registry.names().collect::<Vec<_>>().join("\n"),
             settings: settings.to_owned(),
-            partitions,
+            nodes,
         };
         if likeness.bytes() > BYTES_MAX {
             likeness.procedures.clear();
         }
         if likeness.bytes() > BYTES_MAX {
             likeness.settings.clear();
-            likeness.partitions.clear();
+            likeness.nodes.clear();
         }
         likeness
     }
 
     fn bytes(&self) -> usize {
-        self.procedures.len() + self.settings.len() + self.partitions.len()
+        self.procedures.len() + self.settings.len() + self.nodes.len()
     }
 
     /// Describes how this of the node `me` differs from that of another one, whose fingerprint is
@@ -93,20 +93,30 @@ impl Likeness {
         if !sides.is_empty() {
             all.push(format!("`[{protocol}]`: {}", sides.join(", ")));
         }
-        if self.partitions != other.partitions {
-            let (ours, others) = (&self.partitions, &other.partitions);
+        let ([ours, ours_else], [others, others_else]) = (self.split_nodes(), other.split_nodes());
+        if ours != others {
             all.push(format!(
                 "`[partitions]` or `shard`: {ours} (node {me}), {others} (node {node})"
             ));
         }
+        let sides = [only(ours_else, others_else, me), only(others_else, ours_else, node)];
+        let sides: Vec<String> = sides.into_iter().flatten().collect();
+        if !sides.is_empty() {
+            all.push(format!("`[[nodes]]`: {}", sides.join(", ")));
+        }
         match all.is_empty() {
-            true => format!("`[{protocol}]`, `[partitions]`, or the procedures"),
+            true => format!("`[{protocol}]`, `[partitions]`, `[[nodes]]`, or the procedures"),
             false => all.join("; "),
         }
     }
 }
 
 impl Likeness {
+    /// The partitioning, and the other lines about the nodes.
+    fn split_nodes(&self) -> [&str; 2] {
+        self.nodes.split_once('\n').unwrap_or((&self.nodes, "")).into()
+    }
+
     /// Whether the two nodes are known to run programs with other procedures or other code.
     pub(super) fn is_other_program(&self, other: &Self) -> bool {
         let are_known = !self.procedures.is_empty() && !other.procedures.is_empty();
@@ -134,7 +144,7 @@ mod tests {
             code_version: 5,
             procedures: procedures.join("\n"),
             settings: settings.join("\n"),
-            partitions: "1 shard".to_owned(),
+            nodes: "1 shard".to_owned(),
         }
     }
 
@@ -157,7 +167,7 @@ mod tests {
             "the version of the code: 5 (node 0, release 1.2.0), 6 (node 2, release 1.3.0)"
         );
         assert!(ours.is_other_program(&newer) && ours.is_other_program(&other));
-        let divided = Likeness { partitions: "2 shards".to_owned(), ..ours.clone() };
+        let divided = Likeness { nodes: "2 shards".to_owned(), ..ours.clone() };
         assert_eq!(
             difference(&ours, &divided),
             "`[partitions]` or `shard`: 1 shard (node 0), 2 shards (node 2)"
@@ -169,12 +179,30 @@ mod tests {
         assert_eq!(text, "procedures that only one has: p1, p2, p3, p4, p5 and 1 more (node 0)");
     }
 
+    /// Story: nodes whose files differed in `votes` were told that they differ in the settings, the
+    /// partitions or the procedures.
+    #[test]
+    fn nodes_that_count_other_votes_or_caches_are_told_so() {
+        let ours = likeness(&["a"], &[]);
+        let of = |nodes: &str| Likeness { nodes: nodes.to_owned(), ..ours.clone() };
+        let silent = of("1 shard\n`votes = false` of node 3");
+        let says = "`[[nodes]]`: `votes = false` of node 3 (node 2)";
+        assert_eq!(difference(&ours, &silent), says);
+        let other = of("1 shard\n`votes = false` of nodes 2 to 3\n`cache_of` of caches: [0]");
+        assert_eq!(
+            difference(&silent, &other),
+            "`[[nodes]]`: `votes = false` of node 3 (node 0), `votes = false` of nodes 2 to 3, \
+             `cache_of` of caches: [0] (node 2)"
+        );
+        assert!(!ours.is_other_program(&silent));
+    }
+
     #[test]
     fn without_the_names_the_possible_differences_are_listed() {
         let unknown = Likeness { procedures: String::new(), ..likeness(&[], &[]) };
         assert_eq!(
             difference(&unknown, &likeness(&["a"], &[])),
-            "`[minerva]`, `[partitions]`, or the procedures"
+            "`[minerva]`, `[partitions]`, `[[nodes]]`, or the procedures"
         );
     }
 }

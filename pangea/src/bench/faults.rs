@@ -7,7 +7,8 @@
 //! | `slow` | its server runs a fifth of the time: SIGSTOP and SIGCONT alternately | it runs normally |
 //!
 //! A fault names a region, or `coordinator`, or `follower` for another node; roles are resolved
-//! when the fault begins. Faults do not overlap, because otherwise the effects of one would be
+//! when the fault begins. If the protocol or the baseline has leaders, the coordinator is called
+//! `leader`, too; with several shards it is that of the first one. Faults do not overlap, because otherwise the effects of one would be
 //! attributed to another.
 //!
 //! If tables are partitioned, a region has a node for each shard, `region-1.0` and so on. A fault
@@ -23,6 +24,7 @@ use serde::Serialize;
 
 use crate::cluster::{Plan, nodes_named};
 use crate::failure::Failure;
+use crate::protocol::{NAMES, words_of};
 
 /// A slow node alternately runs and is stopped for these times.
 const SLOW_RUN: Duration = Duration::from_millis(20);
@@ -146,7 +148,10 @@ impl Fault {
 }
 
 /// The roles that a fault can name instead of a region.
-const ROLES: [&str; 2] = ["coordinator", "follower"];
+const ROLES: [&str; 3] = [COORDINATOR, LEADER, "follower"];
+const COORDINATOR: &str = "coordinator";
+/// The name of the same role where a protocol has leaders.
+const LEADER: &str = "leader";
 
 /// Servers that faults can affect. Every region has the same number of them.
 pub trait Victims {
@@ -186,19 +191,23 @@ pub trait Victims {
 /// # Errors
 /// The first fault that is not possible.
 pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Failure> {
+    // Other names are those of baselines.
+    let coordinator = match NAMES.contains(&plan.protocol.as_str()) {
+        true => words_of(&plan.protocol).coordinator,
+        false => LEADER,
+    };
+    let is_role = |name: &str| ROLES.contains(&name) && (name != LEADER || coordinator == LEADER);
     let usage = |fault: &Fault, why: String| Err(Failure::Usage(format!("--fault {fault}: {why}")));
     let mut sorted = faults.to_vec();
     sorted.sort_by_key(|fault| fault.at);
     let mut free = Duration::ZERO;
     for fault in &sorted {
         let places = plan.places();
-        let is_known = |name: &&String| {
-            ROLES.contains(&name.as_str()) || !nodes_named(&places, name).is_empty()
-        };
+        let is_known = |name: &&String| is_role(name) || !nodes_named(&places, name).is_empty();
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
             let why = format!("there is no region {name:?}; expected {regions}");
-            return usage(fault, format!("{why}, coordinator or follower"));
+            return usage(fault, format!("{why}, {coordinator} or follower"));
         }
         if plan.regions.len() < 2 {
             return usage(fault, "with a single region, no other region can continue".to_owned());
@@ -263,7 +272,7 @@ async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<us
     let mut targets = Vec::new();
     for name in &fault.whom {
         targets.push(match name.as_str() {
-            "coordinator" => vec![victims.coordinator().await?],
+            COORDINATOR | LEADER => vec![victims.coordinator().await?],
             "follower" => {
                 let coordinator = victims.coordinator().await?;
                 let last = (0..victims.names().len()).rev().find(|node| *node != coordinator);
@@ -341,7 +350,7 @@ mod tests {
 
     #[test]
     fn faults_are_read_and_said_in_one_form() {
-        for text in ["kill:region-1@3+2", "cut:a/b@0.5+1.5", "slow:coordinator@0+10"] {
+        for text in ["kill:region-1@3+2", "cut:a/b@0.5+1.5", "slow:leader@0+10"] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
         for (text, said) in [
@@ -357,6 +366,24 @@ mod tests {
             let error = text.parse::<Fault>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
+    }
+
+    /// Story: the leader of Tiga had only another protocol's name here.
+    #[test]
+    fn a_leader_is_named_where_a_protocol_has_one() {
+        let faults = ["kill:leader@3+2".parse().unwrap()];
+        let tiga = crate::cluster::Regions::Count(3).plan("tiga", None).unwrap();
+        let sorted = check(&faults, &tiga, 8).unwrap();
+        assert!(sorted[0].is_of_a_role());
+        assert_eq!(sorted[0].to_string(), "kill:leader@3+2");
+        check(&["kill:coordinator@3+2".parse().unwrap()], &tiga, 8).unwrap();
+        let none = ["kill:nobody@3+2".parse().unwrap()];
+        let error = check(&none, &tiga, 8).unwrap_err().to_string();
+        assert!(error.ends_with("region-3, leader or follower"), "{error}");
+        let error = check(&faults, &plan(3), 8).unwrap_err().to_string();
+        assert!(error.contains("no region \"leader\"") && error.contains("coordinator"), "{error}");
+        let baseline = Plan { protocol: "etcd".to_owned(), ..plan(3) };
+        check(&faults, &baseline, 8).unwrap();
     }
 
     #[test]

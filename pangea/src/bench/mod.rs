@@ -209,8 +209,8 @@ pub struct Arguments {
     #[arg(long)]
     stages: bool,
     /// Kill, cut off or slow down a region's server: kill:region-1@3+2 acts from 3 s of the
-    /// measured time, for 2 s; cut:a/b@.. cuts the link between two regions; coordinator and
-    /// follower also name regions. Separate several with commas
+    /// measured time, for 2 s; cut:a/b@.. cuts the link between two regions; coordinator (with tiga
+    /// and baselines also leader) and follower also name regions. Separate several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
     /// Report the times at which nodes wrote checkpoints, next to the faults; the frequency follows
@@ -464,6 +464,9 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
             "this needs about {needed:.0} MB of memory, but only {free:.0} MB are free: use fewer \
              regions or less data"
         )));
+    }
+    if arguments.baseline.is_none() {
+        crate::warn_all(&plan.warnings()?);
     }
     if let Some(path) = &arguments.json {
         make_way(path)?;

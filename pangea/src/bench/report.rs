@@ -14,6 +14,7 @@ use super::waterfall::{Runs, TracedTransactions, Waterfall};
 use super::{Arguments, Via};
 use crate::cluster::Plan;
 use crate::load_generator::{Samples, Stats};
+use crate::protocol::words_of;
 use crate::script::Script;
 use crate::table::numbers;
 
@@ -305,7 +306,8 @@ impl Report {
             shed: stats.shed,
             shares: shares(&used.counters[0]),
             costs,
-            waterfall: traces.waterfall(|quantile| all.quantile_ms(quantile)),
+            waterfall: traces
+                .waterfall(words_of(&plan.protocol), |quantile| all.quantile_ms(quantile)),
             elapsed_secs: seconds,
             load_secs: measured.load_secs,
             check: measured.checked,

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use pangea_core::protocol::{STAGES, Words};
 use pangea_node::driver::{LatencySample, LatencyStage, RunKind};
 use serde::Serialize;
 
@@ -25,19 +26,10 @@ const P99_OF_MIN: usize = 200;
 /// The width of a bar on a terminal.
 const BAR_WIDTH: f64 = 40.0;
 
-/// The parts in order, each with its name and description.
-const PARTS: [(&str, &str); 10] = [
-    (LatencyStage::Inbox.name(), "waits for the event loop"),
-    (LatencyStage::Execute.name(), "runs at its source"),
-    (LatencyStage::Batch.name(), "waits for its batch to close"),
-    (LatencyStage::Log.name(), "batch to the log, fsync"),
-    (LatencyStage::Replicate.name(), "batch on enough replicas"),
-    (LatencyStage::Agree.name(), "its place in the order is decided"),
-    (LatencyStage::Turn.name(), "waits for preceding epochs"),
-    (LatencyStage::Validate.name(), "validation, valid writes"),
-    (LatencyStage::Order.name(), "run in order, end of epoch"),
-    (OTHER, "client and network"),
-];
+/// Its description. Those of the other parts are the protocol's.
+const OTHER_WORDS: &str = "client and network";
+/// A node records the stages of which protocols have words.
+const _: () = assert!(LatencyStage::ALL.len() == STAGES);
 
 /// A transaction that both its node and its client traced.
 #[derive(Clone, Debug)]
@@ -121,13 +113,14 @@ impl TracedTransactions {
 
     /// Computes the bars. If only nodes traced transactions, a quantile of theirs is paired with
     /// the same quantile of all clients' latencies, from `quantile_ms`.
-    pub fn waterfall(mut self, quantile_ms: impl Fn(f64) -> f64) -> Waterfall {
+    pub fn waterfall(mut self, words: Words, quantile_ms: impl Fn(f64) -> f64) -> Waterfall {
         self.all.sort_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
         let bar = |quantile, half, least| {
             let waited = self.is_of_nodes.then(|| quantile_ms(quantile));
             (self.all.len() >= least).then(|| Bar::new(around(&self.all, quantile, half), waited))
         };
         Waterfall {
+            words,
             followed: self.all.len(),
             p50: bar(0.5, MEDIAN_HALF, MEDIAN_OF_MIN),
             p99: bar(0.99, P99_HALF, P99_OF_MIN),
@@ -146,6 +139,9 @@ fn around(sorted: &[Known], quantile: f64, half: f64) -> &[Known] {
 /// The latency breakdown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Waterfall {
+    /// The protocol's descriptions of the parts.
+    #[serde(skip)]
+    words: Words,
     /// The number of traced transactions.
     followed: usize,
     /// The bar of the median.
@@ -195,7 +191,9 @@ impl fmt::Display for Waterfall {
                  transactions)"
             )?;
             let mut before = 0.0;
-            for (part, words) in PARTS {
+            let names = LatencyStage::ALL.into_iter().map(LatencyStage::name);
+            let parts = names.zip(self.words.stages).chain([(OTHER, OTHER_WORDS)]);
+            for (part, words) in parts {
                 let ms = parts_ms[part];
                 if ms < 0.005 {
                     // The protocol does not have this part, or it would be too small to see.
@@ -206,7 +204,7 @@ impl fmt::Display for Waterfall {
                 let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));
                 before += ms;
                 let percent = ms / latency_ms * 100.0;
-                let line = format!("    {words:<28} {ms:>9.2} ms {percent:>5.1} %  {bar}");
+                let line = format!("    {words:<34} {ms:>9.2} ms {percent:>5.1} %  {bar}");
                 writeln!(f, "{}", line.trim_end())?;
             }
         }
@@ -247,7 +245,7 @@ mod tests {
         assert_eq!(traces.runs(None, None), Runs { followed: 2_000, again: 500, in_order: 0 });
         assert_eq!(traces.runs(Some(1), Some("pay")).share_again(), Some(0.25));
         assert_eq!(traces.runs(Some(1), Some("order")).share_again(), None);
-        let waterfall = traces.waterfall(|_| panic!("clients know"));
+        let waterfall = traces.waterfall(Words::OF_EPOCHS, |_| panic!("clients know"));
         let (p50, p99) = (waterfall.p50.clone().unwrap(), waterfall.p99.clone().unwrap());
         assert!((p50.latency_ms - 501.5).abs() < 2.0, "{p50:?}");
         assert!((p99.latency_ms - 991.0).abs() < 2.0, "{p99:?}");
@@ -255,28 +253,33 @@ mod tests {
             let sum: f64 = bar.parts_ms.values().sum();
             assert!((sum - bar.latency_ms).abs() < 1e-6, "{bar:?}");
             assert!((bar.parts_ms[OTHER] - 1.0).abs() < 0.01, "{bar:?}");
-            assert_eq!(bar.parts_ms.len(), PARTS.len());
+            assert_eq!(bar.parts_ms.len(), STAGES + 1);
         }
         let text = waterfall.to_string();
         assert!(text.contains("breakdown of the median, 501.5 ms (mean of 100 of 2000"), "{text}");
-        assert_eq!(text.lines().count(), 2 * (PARTS.len() + 1));
+        assert_eq!(text.lines().count(), 2 * (STAGES + 2));
+        let leader = Words { stages: ["the stamp"; STAGES], ..Words::OF_EPOCHS };
+        let text = Waterfall { words: leader, ..waterfall }.to_string();
+        assert_eq!(text.matches("    the stamp   ").count(), 2 * STAGES, "{text}");
     }
 
     #[test]
     fn a_few_have_no_p99_and_what_one_side_alone_knows_is_left_out() {
         let (mut traces, followed) = region(0, 100);
         traces.extend(region(0, 150).0.split_off(100));
-        let waterfall = TracedTransactions::new(&[traces], &[followed]).waterfall(|_| 0.0);
+        let waterfall =
+            TracedTransactions::new(&[traces], &[followed]).waterfall(Words::OF_EPOCHS, |_| 0.0);
         assert_eq!(waterfall.followed, 100);
         assert!(waterfall.p50.is_some() && waterfall.p99.is_none());
-        assert_eq!(TracedTransactions::new(&[], &[]).waterfall(|_| 0.0).to_string(), "");
+        let none = TracedTransactions::new(&[], &[]).waterfall(Words::OF_EPOCHS, |_| 0.0);
+        assert_eq!(none.to_string(), "");
     }
 
     #[test]
     fn what_nodes_alone_know_is_laid_beside_the_clients_quantiles() {
         let (traces, _) = region(0, 1_000);
-        let waterfall =
-            TracedTransactions::new(&[traces], &[TracedCalls::default()]).waterfall(|_| 2_000.0);
+        let waterfall = TracedTransactions::new(&[traces], &[TracedCalls::default()])
+            .waterfall(Words::OF_EPOCHS, |_| 2_000.0);
         let p50 = waterfall.p50.unwrap();
         assert!((p50.latency_ms - 2_000.0).abs() < 1e-9, "{p50:?}");
         assert!((p50.parts_ms[OTHER] - 1_500.0).abs() < 2.0, "{p50:?}");

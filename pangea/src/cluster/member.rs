@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::Plan;
+use super::death_watch::DeathWatch;
 use crate::failure::Failure;
 use crate::start::{READY, UP};
 
@@ -56,7 +57,7 @@ impl ProcessHandle {
         Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
-    fn set(&self, number: Option<u32>) {
+    pub(super) fn set(&self, number: Option<u32>) {
         self.0.store(number.unwrap_or(0), Ordering::Relaxed);
     }
 }
@@ -122,7 +123,8 @@ impl Member {
 
     fn ended(&self, status: ExitStatus) -> String {
         let how = how_it_ended(status);
-        format!("the node in {} {how}: {}", self.name(), self.why_it_ended(status))
+        let why = why_it_ended(&self.log_path(), Some(status));
+        format!("the node in {} {how}: {why}", self.name())
     }
 
     /// Starts the process and waits until it serves.
@@ -222,20 +224,14 @@ impl Member {
         LogTail { name, path, at: self.log_len }
     }
 
-    /// Explains why the node exited.
-    fn why_it_ended(&self, status: ExitStatus) -> String {
-        // A process that is killed logs nothing: the end of its log is about something else.
-        match status.signal() == Some(Signal::KILL.as_raw()) {
-            true => "someone killed it, or memory ran out".to_owned(),
-            false => self.last_words(),
-        }
-    }
-
     /// Returns the last error message in the log.
     fn last_words(&self) -> String {
-        let log = std::fs::read(self.log_path()).unwrap_or_default();
-        let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
-        last_complaint(&end).unwrap_or("its log does not say why").to_owned()
+        last_words(&self.log_path())
+    }
+
+    /// Returns a watch that notices the end of the process, and of later ones.
+    pub fn death_watch(&self) -> DeathWatch {
+        DeathWatch::new(self.name(), self.log_path(), self.process_handle())
     }
 
     /// Connects a native client to the node.
@@ -356,8 +352,24 @@ impl LogTail {
     }
 }
 
+/// Explains why a node ended, by its exit status and its log.
+pub(super) fn why_it_ended(log: &Path, status: Option<ExitStatus>) -> String {
+    // A process that is killed logs nothing: the end of its log is about something else.
+    match status.and_then(|status| status.signal()) == Some(Signal::KILL.as_raw()) {
+        true => "someone killed it, or memory ran out".to_owned(),
+        false => last_words(log),
+    }
+}
+
+/// Returns the last error message in a log.
+fn last_words(log: &Path) -> String {
+    let log = std::fs::read(log).unwrap_or_default();
+    let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
+    last_complaint(&end).unwrap_or("its log does not say why").to_owned()
+}
+
 /// A process ended by an external signal logs nothing, so the status is the only information.
-fn how_it_ended(status: ExitStatus) -> String {
+pub(super) fn how_it_ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(_), _) => {
             format!("was terminated by {}", status.to_string().replace("signal: ", "signal "))

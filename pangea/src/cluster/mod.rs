@@ -14,6 +14,7 @@
 //! the node.
 
 mod clocks;
+mod death_watch;
 mod member;
 mod persistent_dir;
 mod plan;
@@ -33,6 +34,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 use crate::signals::Signals;
 pub use clocks::ClockErrors;
+pub use death_watch::DeathWatch;
 pub use member::{LogTail, Member, ProcessHandle};
 use persistent_dir::PersistentDir;
 pub use plan::{Placement, Plan, RoundTrip, nodes_named};

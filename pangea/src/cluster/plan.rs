@@ -17,7 +17,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, with_protocol,
+    CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, WarningsOf,
+    partial_names, with_protocol,
 };
 use crate::regions;
 
@@ -190,13 +191,16 @@ impl Plan {
         if replicas.is_none() && non_voting.is_empty() {
             return Ok(self);
         }
-        let is_again = |(at, name): &(usize, &String)| non_voting[..*at].contains(name);
-        if let Some((_, name)) = non_voting.iter().enumerate().find(is_again) {
-            return Err(Failure::Usage(format!("--non-voting: region {name:?} is listed twice")));
+        let named = if replicas.is_some() { Self::REPLICAS_IN } else { Self::NON_VOTING };
+        if !with_protocol(&self.protocol, SupportsPartial)? {
+            return Err(Failure::Usage(format!(
+                "{named}: protocol {:?} needs a voting replica of each shard in each region; use \
+                 --protocol {}",
+                self.protocol,
+                partial_names()
+            )));
         }
-        if let Some(name) = non_voting.iter().find(|name| !self.regions.contains(name)) {
-            return Err(Failure::Usage(format!("--non-voting: {name:?} is not among --regions")));
-        }
+        self.check_non_voting(non_voting)?;
         let has_votes =
             |region: &RegionId| !non_voting.contains(&self.regions[usize::from(region.0)]);
         let regions = || (0..self.regions.len() as u16).map(RegionId);
@@ -207,32 +211,77 @@ impl Plan {
                 Replicas::new((0..self.shards()).map(of).collect())
             }
         };
-        let replicas = found.and_then(|replicas| self.checked(replicas, non_voting));
-        let replicas = replicas.map_err(|why| Failure::Usage(format!("--replicas-in: {why}")))?;
+        let usage = |(option, why)| Failure::Usage(format!("{option}: {why}"));
+        let found = found.map_err(|why| usage((named, why)))?;
+        let replicas = self.checked(found, non_voting).map_err(usage)?;
         let nodes = replicas.places(self.regions.len()).len() + non_voting.len();
         let tuning = Tuning { workers: workers(nodes), ..self.tuning };
         let non_voting = non_voting.to_vec();
         Ok(Self { replicas: Some(replicas), non_voting, tuning, ..self })
     }
 
+    /// Checks that regions without a vote are some of the cluster's, each named once, and not all.
+    fn check_non_voting(&self, non_voting: &[String]) -> Result<(), Failure> {
+        let option = Self::NON_VOTING;
+        let is_again = |(at, name): &(usize, &String)| non_voting[..*at].contains(name);
+        if let Some((_, name)) = non_voting.iter().enumerate().find(is_again) {
+            return Err(Failure::Usage(format!("{option}: region {name:?} is listed twice")));
+        }
+        if let Some(name) = non_voting.iter().find(|name| !self.regions.contains(name)) {
+            return Err(Failure::Usage(format!("{option}: {name:?} is not among --regions")));
+        }
+        if non_voting.len() == self.regions.len() {
+            return Err(Failure::Usage(format!(
+                "{option}: it names all regions, and a region is needed that votes"
+            )));
+        }
+        Ok(())
+    }
+
     /// Checks that there are replicas of each shard, and in each region either voting ones or a
-    /// non-voting one.
-    fn checked(&self, replicas: Replicas, non_voting: &[String]) -> Result<Replicas, String> {
+    /// non-voting one. An error has the option that it is about.
+    fn checked(
+        &self,
+        replicas: Replicas,
+        non_voting: &[String],
+    ) -> Result<Replicas, (&'static str, String)> {
         let (found, shards) = (replicas.shards(), self.shards());
         if found != shards {
-            return Err(format!("replicas of {found} shards are given, and --partitions {shards}"));
+            let of = if found == 1 { "shard" } else { "shards" };
+            let why = match shards {
+                1 => format!("it names replicas of {found} {of}; add --partitions {found}"),
+                _ => format!("it names replicas of {found} {of}, and --partitions is {shards}"),
+            };
+            return Err((Self::REPLICAS_IN, why));
         }
         for (region, name) in (0..).map(RegionId).zip(&self.regions) {
             let mut shards = (0..self.partitions.shards()).map(ShardId);
             let has_some = shards.any(|shard| replicas.contains(region, shard));
             match (has_some, non_voting.contains(name)) {
-                (true, true) => return Err(format!("region {name:?} has replicas that vote")),
-                (false, false) => return Err(format!("region {name:?} has no replica")),
+                (true, true) => {
+                    let why = format!(
+                        "region {name:?} is in {}, too, which names replicas that vote",
+                        Self::REPLICAS_IN
+                    );
+                    return Err((Self::NON_VOTING, why));
+                }
+                (false, false) => {
+                    let why = format!(
+                        "region {name:?} has no replica; name it for a shard or in {}, or leave \
+                         it out of --regions",
+                        Self::NON_VOTING
+                    );
+                    return Err((Self::REPLICAS_IN, why));
+                }
                 (true, false) | (false, true) => {}
             }
         }
         Ok(replicas)
     }
+
+    /// The options that place replicas.
+    const REPLICAS_IN: &str = "--replicas-in";
+    const NON_VOTING: &str = "--non-voting";
 
     /// Returns the number of shards.
     pub fn shards(&self) -> usize {
@@ -354,20 +403,10 @@ impl Plan {
                 self.shards()
             )));
         }
-        // Any addresses are valid here: they are not used.
-        let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let addresses: Vec<SocketAddr> = addresses.take(2 * self.process_count()).collect();
-        self.config(0, Path::new("data"), &addresses)?;
+        self.config(0, Path::new("data"), &self.unused_addresses())?;
         if self.shards() > 1 && !with_protocol(&self.protocol, SupportsPartitions)? {
             return Err(Failure::Usage(format!(
                 "--partitions: protocol {:?} stores all rows on each node",
-                self.protocol
-            )));
-        }
-        if self.replicas.is_some() && !with_protocol(&self.protocol, SupportsPartial)? {
-            return Err(Failure::Usage(format!(
-                "--replicas-in, --non-voting: protocol {:?} needs a voting replica of each shard \
-                 in each region",
                 self.protocol
             )));
         }
@@ -386,6 +425,30 @@ impl Plan {
             )));
         }
         Ok(())
+    }
+
+    /// Returns what the nodes would warn of when they start: settings without effect, and commits
+    /// that may be lost. Each warning occurs once.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`].
+    pub fn warnings(&self) -> Result<Vec<String>, Failure> {
+        let addresses = self.unused_addresses();
+        let mut all = Vec::new();
+        for index in 0..self.process_count() {
+            let config = self.config(index, Path::new("data"), &addresses)?;
+            let warnings = with_protocol(&self.protocol, WarningsOf(&config))?;
+            let warnings = warnings.map_err(Failure::Usage)?;
+            let is_new: Vec<_> = warnings.into_iter().filter(|it| !all.contains(it)).collect();
+            all.extend(is_new);
+        }
+        Ok(all)
+    }
+
+    /// Returns addresses for a configuration that no node runs with. Any are valid there.
+    fn unused_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        addresses.take(2 * self.process_count()).collect()
     }
 
     /// Returns the configuration of every node, and then of every cache, with addresses that are

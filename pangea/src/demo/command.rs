@@ -33,8 +33,8 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\start REGION    start this region's nodes that are down
   \\cut A B         cut the link between two regions
   \\heal            restore all links
-  \\status          every node and cache: process, version, coordinator, counters; members: the
-                   nodes that take part, also those that are down for a short time
+  \\status          every node and cache: process, version, coordinator or leader, counters;
+                   members: the nodes that take part, also those down for a short time
   \\rtt             round trips, emulated and measured
   \\load            rates of the load of --load
   \\help            show this text

@@ -129,6 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let clock = arguments.clocks.config(1);
     let plan = Plan { caches: arguments.caches.into(), clock, ..plan };
     plan.check()?;
+    crate::warn_all(&plan.warnings()?);
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));
     // The thread that reads the terminal may still be waiting for a line.

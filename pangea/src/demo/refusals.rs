@@ -1,34 +1,42 @@
-//! The reasons why nodes refuse each other, or an epoch, and the loss of acknowledged commits. The
-//! nodes write them to their logs, which the user of a demo does not read; without them, a demo
-//! only waits.
+//! The reasons why nodes refuse each other, or an epoch, the loss of acknowledged commits, and the
+//! ends of nodes. The nodes write them to their logs, which the user of a demo does not read;
+//! without them, a demo only waits.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, LogTail, Member};
+use crate::cluster::{Cluster, DeathWatch, LogTail, Member};
 
-/// The time between two looks at the logs.
+/// The time between two looks at the logs and processes.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Prints each reason once for each node.
 pub struct Refusals {
     logs: Vec<LogTail>,
+    processes: Vec<DeathWatch>,
     told: BTreeSet<(String, String)>,
 }
 
 impl Refusals {
     /// Those of a cluster, from its start on.
     pub fn of(cluster: &Cluster) -> Self {
-        let processes = cluster.members.iter().chain(&cluster.caches);
-        let logs = processes.map(Member::log_tail).collect();
-        Self { logs, told: BTreeSet::new() }
+        let processes = || cluster.members.iter().chain(&cluster.caches);
+        let logs = processes().map(Member::log_tail).collect();
+        let processes = processes().map(Member::death_watch).collect();
+        Self { logs, processes, told: BTreeSet::new() }
     }
 
-    /// Prints the reasons now and later, forever.
+    /// Prints the reasons, and the ends of nodes, now and later, forever.
     pub async fn tell(&mut self) -> Infallible {
         loop {
             self.look();
+            for process in &mut self.processes {
+                if let Some(ended) = process.ended() {
+                    let name = process.name();
+                    crate::warn(&format!("{ended}. \\start {name} starts it again"));
+                }
+            }
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -53,7 +61,7 @@ fn reason(line: &str) -> Option<&str> {
     let (_, rest) = levels.iter().find_map(|level| line.split_once(level))?;
     // The module comes first.
     let (_, message) = rest.split_once(": ")?;
-    let is_reason = ["refuses this node", ": refused: ", "can't run epoch ", " had acknowledged "];
+    let is_reason = ["refuses this node", ": refused: ", "can't run ", " had acknowledged "];
     is_reason.iter().any(|words| message.contains(words)).then_some(message)
 }
 

@@ -8,6 +8,7 @@ use pangea_core::protocol::{Status, WaitsFor};
 use pangea_node::client::Client;
 
 use crate::cluster::{Member, Plan};
+use crate::protocol::words_of;
 use crate::table::{aligned, numbers};
 
 /// The time limit for a node to report its status.
@@ -84,15 +85,16 @@ pub async fn look(
 /// The members, if not all nodes are members, and the cut links are listed below it. A second table
 /// has the caches, if there are any.
 pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
-    const COLUMNS: [&str; 7] =
-        ["region", "process", "version", "coordinator", "members", "commits", "aborts"];
+    let words = words_of(&plan.protocol);
+    let columns =
+        ["region", "process", "version", words.coordinator, "members", "commits", "aborts"];
     let places: Vec<String> = (0..nodes.len()).map(|node| plan.name_of(node)).collect();
     let region = |node: &NodeId| places[node.index()].as_str();
     let (nodes, caches) = nodes.split_at(plan.places().len());
-    let mut table = numbers(&COLUMNS);
+    let mut table = numbers(&columns);
     let mut below = String::new();
     for ((name, node), shard) in places.iter().zip(nodes).zip(plan.shards_of_nodes()) {
-        let mut cells = vec!["?".to_owned(); COLUMNS.len()];
+        let mut cells = vec!["?".to_owned(); columns.len()];
         name.clone_into(&mut cells[0]);
         cells[1] = process(node);
         if let Some(status) = &node.status {
@@ -106,7 +108,9 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
             }
             if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
                 let node = region(node);
-                below += &format!("\n{name} waits for {node}: {epochs} epochs behind with {what}");
+                let epoch = words.epoch;
+                below +=
+                    &format!("\n{name} waits for {node}: {epochs} {epoch}s behind with {what}");
             }
             for node in &status.differing {
                 below += &format!("\n{name} and {} differ: see the log of either", region(node));
@@ -215,6 +219,20 @@ mod tests {
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
+    }
+
+    /// Story: the leaders of Tiga were called coordinators, which are other nodes in its paper.
+    #[test]
+    fn the_status_has_the_words_of_the_protocol() {
+        let plan = Plan::of_named_regions("tiga", &["us-east".to_owned()]).unwrap();
+        let late = WaitsFor { node: NodeId(0), what: "the log".to_owned(), epochs: 2 };
+        let node = NodeView {
+            status: Some(Status { waits_for: vec![late], ..Status::default() }),
+            ..NodeView::default()
+        };
+        let text = status(&plan, &[node]);
+        assert!(text.contains(" leader ") && !text.contains("coordinator"), "{text}");
+        assert!(text.contains("us-east waits for us-east: 2 cells behind with the log"), "{text}");
     }
 
     #[test]

@@ -286,6 +286,7 @@ impl Arguments {
 /// Runs the torture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
+    crate::warn_all(&plan.warnings()?);
     let levels =
         levels::of_sessions(arguments.isolation, (&plan.protocol, &plan.options), arguments.seed)?;
     check_flips(&plan, &faults)?;

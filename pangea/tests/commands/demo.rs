@@ -404,3 +404,33 @@ fn a_load_shows_its_rate_in_every_region() {
     demo.signal(Signal::TERM);
     assert!(demo.process.wait().unwrap().success());
 }
+
+/// Story: a node that had died was reported when the demo ended, and not before; and a setting
+/// without effect by the logs of nodes alone.
+#[test]
+fn a_setting_without_effect_and_a_node_that_dies_are_reported_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = ["--regions", "us-east,ca-central,us-central", "--protocol", "tiga"];
+    let arguments = [&cluster[..], &["--set", "tiga.leaders=rotated"]].concat();
+    let mut demo = Demo::start_script(directory.path(), &arguments, "\\rtt\n");
+    let mut stderr = BufReader::new(demo.process.stderr.take().unwrap()).lines();
+    let mut line = || stderr.next().expect("stderr is open").unwrap();
+    let warning = line();
+    let says = "warning: tiga.leaders = \"rotated\" has no effect without partitions";
+    assert!(warning.starts_with(says), "{warning}");
+    demo.urls(3);
+    let dead = Pid::from_raw(processes_of(directory.path())[0] as i32).unwrap();
+    kill_process(dead, Signal::KILL).unwrap();
+    let killed = "was terminated by signal 9 (SIGKILL): someone killed it, or memory ran out";
+    let told = loop {
+        let line = line();
+        assert_ne!(line, warning, "it is shown once");
+        if line.contains(killed) {
+            break line;
+        }
+    };
+    let name = told.strip_prefix("the node in ").and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(told.ends_with(&format!("\\start {name} starts it again")), "{told}");
+    demo.signal(Signal::TERM);
+    demo.process.wait().unwrap();
+}

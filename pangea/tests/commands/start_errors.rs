@@ -130,6 +130,54 @@ fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
     }
 }
 
+/// Story: settings that a cluster can't have were refused without the line.
+#[test]
+fn a_setting_that_the_cluster_cant_have_is_refused_with_its_line() {
+    let temp = tempfile::tempdir().unwrap();
+    let good = node_toml(1, &free_addresses());
+    for (protocol, setting, says) in [
+        ("tiga", "leaders = \"mars\"", "leaders = \"mars\": neither \"auto\" nor \"rotated\""),
+        ("tiga", "order = \"bounded\"", "order = \"bounded\" needs clock_error_ms"),
+        ("calvin", "master_region = \"mars\"", "master_region = \"mars\": unknown region"),
+        ("geogauss", "isolation = \"serializable\"\nserializable = false", "isolation = "),
+    ] {
+        let path = temp.path().join("node.toml");
+        let text = good.replace("\"minerva\"", &format!("{protocol:?}"));
+        std::fs::write(&path, format!("{text}\n[{protocol}]\n# A line.\n{setting}\n")).unwrap();
+        let output = start(&path);
+        let reason = reason(&output);
+        assert_eq!(output.status.code(), Some(2), "{setting}: {reason}");
+        let line = good.lines().count() + 4;
+        assert!(reason.contains(&format!("node.toml:{line}: {says}")), "{setting}: {reason}");
+    }
+}
+
+/// Story: nodes whose files differed in `votes` were told that they differ in the settings, the
+/// partitions or the procedures.
+#[test]
+fn nodes_whose_files_differ_in_votes_say_so() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let directories = [temp.path().join("a"), temp.path().join("b")];
+    let mut nodes = Vec::new();
+    for (node, directory) in directories.iter().enumerate() {
+        write(directory, node, &addresses);
+        let file = directory.join("node.toml");
+        let text = std::fs::read_to_string(&file).unwrap().replace("\"minerva\"", "\"tiga\"");
+        let text = match node {
+            0 => text,
+            _ => text.replace("id = 2\n", "id = 2\nvotes = false\n"),
+        };
+        std::fs::write(file, text).unwrap();
+        nodes.push(Process::spawn(directory));
+    }
+    for node in &mut nodes {
+        let up = node.first_line()();
+        let says = "the two nodes differ in `[[nodes]]`: `votes = false` of node 2 (node 1). ";
+        assert!(up.starts_with("up:") && up.contains(says), "{up}");
+    }
+}
+
 /// Story: nodes with different settings once logged eight lines a second, with ports and hashes.
 #[test]
 fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {

@@ -62,7 +62,7 @@ impl Rules {
         other: &Self,
     ) -> Option<String> {
         if self.code != other.code {
-            return Some(other_code(replica, epoch, (other.code, self.code)));
+            return Some(other_code(replica, ("epoch", epoch), (other.code, self.code)));
         }
         (self != other).then(|| {
             format!(

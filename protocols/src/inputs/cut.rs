@@ -433,7 +433,7 @@ impl<H: Host> Inputs<H> {
     /// Why this replica can't continue on its own, if its code differs from that of an epoch.
     pub(crate) fn refused(&self) -> Option<String> {
         let codes = (self.cut.refused_code, self.settings.rules.code());
-        self.is_refusing().then(|| other_code(&self.replica, self.cut.refused, codes))
+        self.is_refusing().then(|| other_code(&self.replica, ("epoch", self.cut.refused), codes))
     }
 
     /// Why this replica accepts no requests, if it does not.

@@ -1,7 +1,7 @@
 //! The errors for clients whose transaction was not accepted or whose outcome is unknown.
 
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::protocol::WaitsFor;
+use pangea_core::protocol::{WaitsFor, Words};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Abort, CodeDigest, SqlState};
 
@@ -15,7 +15,9 @@ pub(crate) const IN_FLIGHT_MAX: usize = 400_000;
 pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -> Abort {
     let message = "too many transactions wait to be committed";
     let detail = match late {
-        Some(late) => format!("This node waits for {}.", late.describe(topology)),
+        Some(late) => {
+            format!("This node waits for {}.", late.describe(topology, Words::OF_EPOCHS.epoch))
+        }
         None => "The cluster is not keeping up, or this node can't reach a majority.".to_owned(),
     };
     Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
@@ -25,7 +27,8 @@ pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -
 
 /// The error when too much already waits for `late`, which is another node or this one.
 pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
-    let message = format!("this node waits for {}", late.describe(topology));
+    let message =
+        format!("this node waits for {}", late.describe(topology, Words::OF_EPOCHS.epoch));
     let shard = match topology.partitions.shards() {
         1 => String::new(),
         _ => format!("shard {} in ", topology.nodes[late.node.index()].shard.0),
@@ -57,29 +60,29 @@ pub(crate) fn not_rejoined() -> Abort {
         .with_hint("Use another node, or try again later.")
 }
 
-/// Why a node can't apply an epoch that was proposed under other code, and what the operator can
-/// do.
+/// Why a node can't apply an epoch, which its protocol calls `epoch`, that was proposed under other
+/// code, and what the operator can do.
 pub(crate) fn other_code(
     replica: &Replica,
-    epoch: SnapshotVersion,
+    (epoch, version): (&str, SnapshotVersion),
     (its_code, own_code): (CodeDigest, CodeDigest),
 ) -> String {
     let topology = &replica.topology;
     let name = format!("{} (node {})", topology.place_name(replica.me), replica.node(replica.me).0);
     let what = format!(
-        "{name} can't run epoch {}: it was proposed by a program (code {its_code}) whose \
+        "{name} can't run {epoch} {}: it was proposed by a program (code {its_code}) whose \
          procedures or versions differ from those of this program (code {own_code}), and would \
          give another result here",
-        epoch.0
+        version.0
     );
     let remedy = "start the earlier program on all nodes, stop it in order (SIGTERM), which writes \
                   a checkpoint, and then start this program";
     match topology.node_count() {
         1 => format!("{what}. Nothing is lost: {remedy}"),
         _ => format!(
-            "{what}. This node waits for the checkpoint of a node that has run the epoch. Or start \
-             the program of code {its_code} on this node, if the other nodes run it. If no node \
-             has run the epoch, nothing is lost: {remedy}"
+            "{what}. This node waits for the checkpoint of a node that has run the {epoch}. Or \
+             start the program of code {its_code} on this node, if the other nodes run it. If no \
+             node has run the {epoch}, nothing is lost: {remedy}"
         ),
     }
 }

@@ -198,7 +198,7 @@ pub mod watermarks;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status, Words};
 use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
 
@@ -262,6 +262,7 @@ impl Protocol for Tiga {
     const PARTITIONED: bool = true;
     const PARTIAL: bool = true;
     const REJOINS: bool = true;
+    const WORDS: Words = options::WORDS;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;

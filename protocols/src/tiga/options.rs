@@ -1,14 +1,15 @@
 //! Settings. They must be the same on every replica of a cluster.
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
-use pangea_core::ids::RegionId;
+use pangea_core::ids::{RegionId, ShardId};
+use pangea_core::protocol::Words;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::fast_path::is_fast_possible;
 use super::order::Order;
-use super::placement::{Preference, homes_near};
+use super::placement::{Preference, homes_near, turn_of};
 use crate::inputs::within;
 
 /// Tiga's settings.
@@ -142,6 +143,23 @@ impl Default for Options {
     }
 }
 
+/// The paper's words, and those of [`super::cells`].
+pub(super) const WORDS: Words = Words {
+    coordinator: "leader",
+    epoch: "cell",
+    stages: [
+        "waits for the event loop",
+        "its footprint is looked up",
+        "is stamped and sent",
+        "its body to the log, fsync",
+        "body on enough replicas",
+        "clocks pass its stamp, log arrives",
+        "f + 1 replicas have the log",
+        "runs with its cell",
+        "the snapshot is published",
+    ],
+};
+
 /// Checkpoints every few seconds.
 pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
     &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
@@ -245,36 +263,87 @@ impl Options {
         }
     }
 
-    /// The settings that have no effect in this cluster.
+    /// The settings that have no effect in this cluster, or not the expected one: what happens in
+    /// their place, and what to do.
     pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if let Some(home) = self.home(topology).filter(|home| !topology.is_whole(*home)) {
-            let homes = homes_near(topology, home);
-            let homes: Vec<_> =
-                homes.iter().map(|it| topology.regions[usize::from(it.0)].as_str()).collect();
-            warnings.push(format!(
-                "tiga.leaders = {:?}: this region does not have all shards. The leaders of shards \
-                 0 to {} are in {}",
-                self.leaders,
-                homes.len() - 1,
-                homes.join(", ")
+        let all = [
+            self.warning_of_leaders(topology),
+            self.warning_of_order(topology),
+            self.warning_of_approach(topology),
+            self.warning_of_path(topology),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn warning_of_leaders(&self, topology: &Topology) -> Option<String> {
+        let name = |region: RegionId| topology.regions[usize::from(region.0)].as_str();
+        if self.leaders == ROTATED && topology.partitions.shards() == 1 {
+            return Some(format!(
+                "tiga.leaders = \"rotated\" has no effect without partitions: there is one leader, \
+                 in {0}. Set \"{0}\" or \"auto\", or partition the tables",
+                name(turn_of(topology, ShardId(0)))
             ));
         }
-        if self.order == Ordering::Bounded && topology.partitions.shards() == 1 {
-            let why = "tiga.order = \"bounded\" has no effect without partitions".to_owned();
-            warnings.push(why);
-        }
-        let is_divided = topology.partitions.shards() > 1;
-        let agrees_first = is_divided && self.approach == Approach::Preventive;
-        let why = match is_fast_possible(topology) {
-            _ if self.path != Path::Super => return warnings,
-            false => "it needs an odd number of replicas, from 3 on",
-            true if agrees_first => "with partitions it needs another approach than \"preventive\"",
-            true => return warnings,
+        let home = self.home(topology).filter(|home| !topology.is_whole(*home))?;
+        let homes = homes_near(topology, home);
+        let named: Vec<_> = homes.iter().map(|region| name(*region)).collect();
+        let (last, homes) = (homes.len() - 1, named.join(", "));
+        Some(format!(
+            "tiga.leaders = {:?}: this region does not have all shards. The leaders of shards 0 to \
+             {last} are in {homes}. Name a region that has all of them, or give it the others",
+            self.leaders
+        ))
+    }
+
+    fn warning_of_order(&self, topology: &Topology) -> Option<String> {
+        let is_unused = self.order == Ordering::Bounded && topology.partitions.shards() == 1;
+        let why = "tiga.order = \"bounded\" has no effect without partitions: there is one leader, \
+                   which waits for no other. Remove it, or partition the tables";
+        is_unused.then(|| why.to_owned())
+    }
+
+    fn warning_of_approach(&self, topology: &Topology) -> Option<String> {
+        let approach = match self.approach {
+            Approach::Auto => return None,
+            Approach::Preventive => "preventive",
+            Approach::Detective => "detective",
         };
-        let what = "tiga.path = \"super\" has no effect";
-        warnings.push(format!("{what}: {why}. Commits are as with \"simple\""));
-        warnings
+        (topology.partitions.shards() == 1).then(|| {
+            format!(
+                "tiga.approach = \"{approach}\" has no effect without partitions: there is one \
+                 leader, which agrees with no other. Remove it, or partition the tables"
+            )
+        })
+    }
+
+    fn warning_of_path(&self, topology: &Topology) -> Option<String> {
+        if self.path != Path::Super {
+            return None;
+        }
+        let what = "tiga.path = \"super\"";
+        let is_divided = topology.partitions.shards() > 1;
+        if !is_fast_possible(topology) {
+            return Some(format!(
+                "{what} has no effect: it needs an odd number of voting replicas of each shard, \
+                 from 3 on. Commits are as with \"simple\""
+            ));
+        }
+        if is_divided && self.approach == Approach::Preventive {
+            return Some(format!(
+                "{what} has no effect: with partitions it needs another approach than \
+                 \"preventive\". Commits are as with \"simple\""
+            ));
+        }
+        // A super quorum of three replicas (§3.4) is all of them, and two with the log are enough.
+        // A node without a vote knows of the latter a message later, and may gain by replies.
+        let is_slower = !is_divided && topology.voter_count() == 3 && topology.non_voting == 0;
+        is_slower.then(|| {
+            format!(
+                "{what} only makes commits slower with three replicas: all of them would have to \
+                 reply, and the log of two is the quicker way from each region. Set \"auto\", or \
+                 have five regions"
+            )
+        })
     }
 
     /// Transactions that write are strictly serializable. Those that only read see an earlier
@@ -301,5 +370,63 @@ impl Options {
     /// How long a transaction may take.
     pub(super) fn retry(&self, round_trip: Span) -> Span {
         Span::from_us(Span::from_ms(self.retry_ms).us.max(3 * round_trip.us))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::partition::{Partitions, Rule};
+
+    fn cluster(regions: usize, shards: u16) -> Topology {
+        let names = ["a", "b", "c", "d", "e"];
+        let whole = Topology::one_node_per_region("t", &names[..regions], Span::from_ms(25));
+        match shards {
+            1 => whole,
+            _ => whole.divided(Partitions::new(shards, Rule::Everywhere)),
+        }
+    }
+
+    fn warnings(options: &Options, regions: usize, shards: u16) -> Vec<String> {
+        options.warnings(&cluster(regions, shards))
+    }
+
+    #[test]
+    fn settings_of_several_shards_warn_where_there_is_one() {
+        let rotated = Options { leaders: ROTATED.to_owned(), ..Options::default() };
+        let bounded = Options { order: Ordering::Bounded, clock_error_ms: 5, ..Options::default() };
+        let detective = Options { approach: Approach::Detective, ..Options::default() };
+        let all = [(rotated, "leaders"), (bounded, "order"), (detective, "approach")];
+        for (options, key) in all {
+            let one = warnings(&options, 3, 1);
+            let says = format!("tiga.{key} = ");
+            assert!(one.len() == 1 && one[0].starts_with(&says), "{one:?}");
+            assert!(one[0].contains("has no effect without partitions"), "{one:?}");
+            assert_eq!(warnings(&options, 3, 2), [] as [&str; 0], "{key}");
+        }
+        assert_eq!(warnings(&Options::default(), 3, 1), [] as [&str; 0]);
+    }
+
+    /// Story: with three replicas nothing said that `"super"` makes each commit slower.
+    #[test]
+    fn a_super_quorum_warns_where_it_can_not_be_quicker() {
+        let options = Options { path: Path::Super, ..Options::default() };
+        let warned = |regions, shards| warnings(&options, regions, shards).pop();
+        let says = |warning: Option<String>, words: &str| {
+            let warning = warning.expect("a warning");
+            assert!(warning.contains(words), "{warning}");
+        };
+        says(warned(3, 1), "only makes commits slower with three replicas");
+        says(warned(1, 1), "has no effect: it needs an odd number");
+        says(warned(4, 1), "has no effect: it needs an odd number");
+        // With five a super quorum is four, and over shards replies save the word of leaders.
+        assert_eq!([warned(5, 1), warned(3, 2)], [None, None]);
+        let preventive = Options { approach: Approach::Preventive, ..options.clone() };
+        says(warnings(&preventive, 3, 2).pop(), "another approach");
+        // For a node without a vote the logs are a message later.
+        let place = cluster(4, 1).nodes[3];
+        let silent = cluster(4, 1).voters();
+        let silent = Topology { nodes: silent.nodes[..3].to_vec(), ..silent };
+        assert_eq!(options.warnings(&silent.with_non_voting(&[place])), [] as [&str; 0]);
     }
 }

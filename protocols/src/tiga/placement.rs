@@ -88,7 +88,7 @@ impl Preference {
 }
 
 /// The region of a shard's leader if leaders are rotated: the next one that has a replica.
-fn turn_of(topology: &Topology, shard: ShardId) -> RegionId {
+pub(super) fn turn_of(topology: &Topology, shard: ShardId) -> RegionId {
     let count = topology.regions.len() as u16;
     let mut turns = (0..count).map(|turn| RegionId((shard.0 + turn) % count));
     let next = turns.find(|region| topology.voter_at(*region, shard).is_some());

@@ -26,6 +26,7 @@ use pangea_core::txn::{CodeDigest, Program};
 
 use super::Tiga;
 use super::log::Position;
+use super::options::WORDS;
 use super::state::State;
 use super::transactions::Stamped;
 use crate::inputs::other_code;
@@ -89,7 +90,7 @@ impl State {
         let is_next =
             position <= self.commit.committed && !self.replica.voting_peers().any(has_run);
         let version = self.log.version_at(position);
-        is_next.then(|| other_code(&self.replica, version, (code, self.code)))
+        is_next.then(|| other_code(&self.replica, (WORDS.epoch, version), (code, self.code)))
     }
 }
 

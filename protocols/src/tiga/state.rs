@@ -279,6 +279,9 @@ impl State {
         for node in self.cluster.peers_of(self.node) {
             let version = self.published_by[node.index()];
             counters.insert(format!("peer_applied_{}", node.0), version.0);
+            if let Some(version) = self.durable_at(node) {
+                counters.insert(format!("peer_durable_{}", node.0), version.0);
+            }
         }
         let mut status = Status {
             version: self.published,
@@ -297,6 +300,14 @@ impl State {
         status.renumber(|replica| self.replica.node(replica));
         status.coordinator = self.leader();
         status
+    }
+
+    /// The last cell that a replica of this shard has on its disk, if it is one of this log. Others
+    /// tell only how far they are committed.
+    fn durable_at(&self, node: NodeId) -> Option<SnapshotVersion> {
+        let synced = self.commit.synced_of(self.replica.group.member(node)?, self.log.view);
+        let is_known = (self.log.base()..=self.log.last()).contains(&synced);
+        is_known.then(|| self.log.version_at(synced))
     }
 
     /// The last published version, and its position in the log.

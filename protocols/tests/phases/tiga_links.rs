@@ -19,6 +19,30 @@ fn waits_for(cluster: &ClusterOf<Tiga>, id: usize) -> Vec<(NodeId, String)> {
     status.waits_for.into_iter().map(|it| (it.node, it.what)).collect()
 }
 
+/// Story: `pangea.replication` showed no durable version with Tiga.
+#[test]
+fn a_node_knows_which_cells_its_peers_have_on_disk() {
+    let mut cluster = ClusterOf::<Tiga>::new(3, Tiga::by_hand());
+    let leader = cluster.leader();
+    let (late, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let durable = |cluster: &ClusterOf<Tiga>, of: usize| {
+        let status = cluster.nodes[leader].brain.as_ref().expect("the node runs").status();
+        let counter = |name: &str| status.counters.get(&format!("peer_{name}_{of}")).copied();
+        (status.version.0, counter("durable"))
+    };
+    cluster.call_declared(leader, "put x 1");
+    cluster.run_for(1_000);
+    let (first, of_late) = durable(&cluster, late);
+    assert!(first > 0 && of_late == Some(first), "{of_late:?}");
+    cluster.set_syncs(late, false);
+    cluster.call_declared(leader, "put x 2");
+    cluster.run_for(1_000);
+    let (second, of_other) = durable(&cluster, other);
+    assert!(second > first && of_other == Some(second), "{of_other:?}");
+    assert_eq!(durable(&cluster, late).1, Some(first), "it has the second cell in memory alone");
+    assert_eq!(durable(&cluster, leader).1, None, "it is no peer of itself");
+}
+
 #[test]
 fn a_node_without_a_link_to_its_leader_goes_on() {
     let mut cluster = ClusterOf::<Tiga>::new(3, Tiga::by_hand());

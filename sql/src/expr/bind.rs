@@ -70,7 +70,7 @@ pub(crate) struct Params {
     pub sequences: Vec<(SequenceName, bool)>,
     /// Required privileges on sequences; any one of them suffices.
     pub needs: Vec<(SequenceName, Privileges)>,
-    /// Whether an expression reads the catalog.
+    /// Whether the statement reads the catalog, for more than the tables about this node.
     pub reads_catalog: bool,
     /// Whether the statement reads state that only this node has.
     pub reads_node: bool,

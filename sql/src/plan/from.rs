@@ -221,8 +221,10 @@ impl Planner<'_> {
                 return Ok(side);
             }
         };
-        self.params.reads_catalog = true;
-        self.params.reads_node |= table.is_of_node();
+        match table.is_of_node() {
+            true => self.params.reads_node = true,
+            false => self.params.reads_catalog = true,
+        }
         let relation = self.number();
         let columns = table.all_columns();
         let columns = columns.map(|(name, base)| OutputColumn::new(name, base));

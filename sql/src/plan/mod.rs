@@ -109,8 +109,10 @@ pub(crate) struct Planned {
     pub sequences: Vec<Used>,
     /// Whether it may call `setval`.
     pub sets_sequences: bool,
-    /// Whether it reads the system catalog.
+    /// Whether it needs the system catalog when it runs.
     pub reads_catalog: bool,
+    /// Whether its rows depend on the catalog. Those of tables about this node do not.
+    pub depends_on_catalog: bool,
     /// The schemas in which names were looked up.
     pub path: SearchPath,
     /// Whether it reads facts that only this node has.
@@ -126,9 +128,11 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Whether it accesses no table, so that its result is the same on any snapshot.
+    /// Whether it accesses no table but those about this node, so that its result is the same on
+    /// any snapshot.
     pub(crate) fn touches_no_table(&self) -> bool {
-        matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty() && !self.reads_catalog
+        let is_query = matches!(self.plan, Plan::Select(_));
+        is_query && self.schemas.is_empty() && !self.depends_on_catalog
     }
 
     /// Whether it may write.
@@ -415,7 +419,8 @@ impl Planner<'_> {
             required,
             sequences,
             sets_sequences: self.params.sets_sequences,
-            reads_catalog: self.params.reads_catalog || !named.is_empty(),
+            reads_catalog: self.params.reads_catalog || self.params.reads_node || !named.is_empty(),
+            depends_on_catalog: self.params.reads_catalog || !named.is_empty(),
             reads_node: self.params.reads_node,
             locks_rows: self.locks_rows,
             named,

@@ -247,8 +247,11 @@ impl Session {
         let planned = match self.time_planning(plan) {
             Ok(planned) if self.may_be_old(&planned) => planned,
             Err(failure) if !depends_on_schema(&failure) => return Err(failure.into()),
-            Ok(_) | Err(_) => {
-                self.wait_fresh().await?;
+            planned => {
+                match planned {
+                    Ok(_) => self.wait_for_snapshot().await?,
+                    Err(_) => self.wait_fresh().await?,
+                }
                 cx = LocalContext::snapshot(self.engine.store().pin());
                 self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?
             }

@@ -327,9 +327,7 @@ impl Session {
     /// Returns a snapshot that contains the session's own writes. With strict reads it also
     /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
-        if self.must_be_fresh() {
-            self.wait_fresh().await?;
-        }
+        self.wait_for_snapshot().await?;
         let pin = self.engine.store().pin();
         let remote = self.remote_rows(pin.version()).await?;
         Ok(Snapshot { pin, remote })

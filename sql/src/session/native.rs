@@ -149,8 +149,8 @@ impl Session {
         // A call that only reads runs on a snapshot, which is not ordered after acknowledged
         // transactions.
         let may_only_read = native.is_read_only(&args) || !self.is_search_checked();
-        if may_only_read && self.must_be_fresh() {
-            self.wait_fresh().await?;
+        if may_only_read {
+            self.wait_for_snapshot().await?;
         }
         let program = self.program(native.name(), args)?;
         match self.commit_program(program, DryRun::default()).await? {

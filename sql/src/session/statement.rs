@@ -129,14 +129,28 @@ impl Session {
         Err(SqlError::new(code::FAILED_TRANSACTION, message))
     }
 
+    /// Waits until the newest snapshot of this node is one that the session accepts. If it lacks
+    /// nothing but the session's own writes, these are on their way to this node, and no other one
+    /// has to be asked.
+    pub(super) async fn wait_for_snapshot(&self) -> Result<(), SqlError> {
+        if self.settings.is_strict() || self.is_too_old() {
+            self.wait_fresh().await
+        } else if self.is_behind() {
+            self.engine.published(self.written).await.map_err(|gone| self.unavailable(gone))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Waits until all previously acknowledged transactions are published on this node.
     pub(super) async fn wait_fresh(&self) -> Result<(), SqlError> {
-        match self.engine.fresh().await {
-            Ok(_) => Ok(()),
-            Err(Unavailable { reason }) => Err(match self.engine.interruption() {
-                Some(why) => SqlError::new(code_of(why), message(why)),
-                None => SqlError::new(code::UNAVAILABLE, reason),
-            }),
+        self.engine.fresh().await.map(drop).map_err(|gone| self.unavailable(gone))
+    }
+
+    fn unavailable(&self, Unavailable { reason }: Unavailable) -> SqlError {
+        match self.engine.interruption() {
+            Some(why) => SqlError::new(code_of(why), message(why)),
+            None => SqlError::new(code::UNAVAILABLE, reason),
         }
     }
 

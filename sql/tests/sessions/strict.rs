@@ -2,10 +2,17 @@
 //! tests the warnings of settings outside of a transaction block.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use pangea_core::guarantee::Isolation;
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::protocol::Status;
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_core::workload::{Settings, Workload, procedures};
 use pangea_sql::Shared;
+use pangea_sql::engine::{Engine, Unavailable};
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::native::Native;
 use pangea_sql::notice::Severity;
@@ -40,6 +47,93 @@ fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     // A transaction reads one snapshot.
     assert_eq!(waits("begin; select * from t; select * from t; commit"), 1);
     assert_eq!(waits("show tables"), 1);
+}
+
+/// Story: without a majority nobody could ask the node what it waits for, after `SET reads =
+/// strict`.
+#[cfg(feature = "relational")]
+#[test]
+fn strict_reads_of_tables_about_the_node_wait_for_nobody() {
+    let engine = MemoryEngine::new();
+    let plans = Arc::new(Shared::default());
+    let mut session = Session::new(Arc::new(engine.clone()), plans, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| waits(&engine, &mut session, sql);
+    assert_eq!(waits("create table t (a int primary key)"), 0);
+    assert_eq!(waits("set reads = strict"), 0);
+    for table in ["cluster", "regions", "replication", "counters", "sessions", "statements"] {
+        assert_eq!(waits(&format!("select * from pangea.{table}")), 0, "{table}");
+    }
+    assert_eq!(waits("select count(*) from pg_stat_activity"), 0);
+    assert_eq!(waits("select c.name from pangea.cluster c, pangea.counters where value > 1"), 0);
+    // These have rows of the catalog or of a table, too.
+    assert_eq!(waits("select * from pangea.partitions"), 1);
+    assert_eq!(waits("select c.name from pangea.cluster c, pg_class"), 1);
+    assert_eq!(waits("select c.name from pangea.cluster c, t"), 1);
+}
+
+/// A node that is told of a commit before it has published it: by another one, or by replies.
+struct Told {
+    memory: MemoryEngine,
+    /// The versions that sessions have waited for.
+    awaited: Mutex<Vec<SnapshotVersion>>,
+}
+
+#[async_trait::async_trait]
+impl Engine for Told {
+    fn store(&self) -> &Arc<Store> {
+        self.memory.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.memory.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.memory.topology()
+    }
+
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        Ok(match self.memory.commit(program, isolation).await? {
+            Outcome::Committed { txn, version, result } => {
+                Outcome::Committed { txn, version: version.next(), result }
+            }
+            aborted => aborted,
+        })
+    }
+
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.memory.fresh().await
+    }
+
+    async fn published(&self, version: SnapshotVersion) -> Result<(), Unavailable> {
+        self.store().publish(version);
+        self.awaited.lock().unwrap().push(version);
+        Ok(())
+    }
+
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.memory.status().await
+    }
+}
+
+/// Story: the first SELECT after an INSERT took a round trip to a majority.
+#[test]
+fn a_read_of_own_writes_waits_for_this_node_alone() {
+    let engine = Arc::new(Told { memory: MemoryEngine::new(), awaited: Mutex::default() });
+    let plans = Arc::new(Shared::default());
+    let mut session = Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| {
+        let fresh = waits(&engine.memory, &mut session, sql);
+        (std::mem::take(&mut *engine.awaited.lock().unwrap()).len(), fresh)
+    };
+    assert_eq!(waits("create table t (a int primary key)"), (0, 0));
+    assert_eq!(waits("insert into t values (1)"), (1, 0), "its plan needs the table");
+    assert_eq!(waits("select * from t"), (1, 0));
+    assert_eq!(waits("select * from t"), (0, 0), "it is published now");
+    assert_eq!(waits("insert into t values (2)"), (0, 0));
+    assert_eq!(waits("begin; select * from t; commit"), (1, 0));
+    assert_eq!(waits("set reads = strict"), (0, 0));
+    assert_eq!(waits("select * from t"), (0, 1), "all others' writes are needed, too");
 }
 
 /// The engine of this test does not know how old its snapshot is.

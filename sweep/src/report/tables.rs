@@ -26,7 +26,9 @@ pub(super) fn caption(chart: &Chart) -> String {
     let has_spread = chart.lines.iter().flat_map(|line| &line.dots).any(|dot| dot.y.count > 1);
     let mut parts = Vec::new();
     if chart.kind == Kind::Timeline {
-        parts.push("Commits in each step of the timeline, as a rate.");
+        parts.push(
+            "Commits in each step of the timeline, as a rate. A step is no shorter than the p50.",
+        );
         if !chart.marks.is_empty() {
             parts.push("Shaded: the event that the text at the top names.");
         }

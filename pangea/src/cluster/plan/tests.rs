@@ -70,10 +70,6 @@ fn regions_have_the_replicas_that_are_given() {
     let apart = Plan { placements, ..placed.clone() }.configs(Path::new("/d")).unwrap();
     let peers = apart[0].nodes.iter().map(|node| node.peer.to_string());
     assert_eq!(peers.collect::<Vec<_>>()[1..3], ["10.9.2.1:21000", "10.9.2.1:21002"]);
-    let calvin = Plan { protocol: "calvin".to_owned(), ..placed }.check().unwrap_err();
-    assert!(calvin.to_string().contains("needs a voting replica of each shard"), "{calvin}");
-    let few = plan.clone().placed(Some("us-east"), &[]).unwrap_err().to_string();
-    assert!(few.contains("replicas of 1 shards are given, and --partitions 2"), "{few}");
     let south = names(&["af-south"]);
     let without = plan.clone().placed(None, &south).unwrap();
     without.check().unwrap();
@@ -81,8 +77,70 @@ fn regions_have_the_replicas_that_are_given() {
     assert_eq!(without.places(), expected);
     let topology = without.configs(Path::new("/d")).unwrap()[4].topology();
     assert_eq!((topology.non_voting, topology.voter_count()), (1, 4));
-    let both = plan.placed(Some(&format!("{text}/us-east")), &south).unwrap_err().to_string();
-    assert!(both.contains("replicas of 3 shards"), "{both}");
+}
+
+/// Story: each of these errors named another option, or another cause.
+#[test]
+fn options_about_replicas_that_cant_be_are_named_with_the_cause() {
+    let tiga = || Plan { protocol: "tiga".to_owned(), ..plan() };
+    let two = || tiga().divided(Partitions::new(2, Rule::Hash { prefix_bytes: 4 }));
+    let (all, south) = (tiga().regions, names(&["af-south"]));
+    let text = "us-east,eu-west,af-south/eu-west";
+    let other = "needs a voting replica of each shard in each region; use --protocol tiga";
+    for (plan, replicas, non_voting, says) in [
+        (plan(), Some(text), &[][..], format!("--replicas-in: protocol \"minerva\" {other}")),
+        (plan(), None, &south[..], format!("--non-voting: protocol \"minerva\" {other}")),
+        (
+            tiga(),
+            Some(text),
+            &[],
+            "--replicas-in: it names replicas of 2 shards; add --partitions 2".to_owned(),
+        ),
+        (
+            two(),
+            Some("us-east"),
+            &[],
+            "--replicas-in: it names replicas of 1 shard, and --partitions is 2".to_owned(),
+        ),
+        (
+            tiga(),
+            None,
+            &all[..],
+            "--non-voting: it names all regions, and a region is needed that votes".to_owned(),
+        ),
+        (
+            two(),
+            Some(text),
+            &south[..],
+            "--non-voting: region \"af-south\" is in --replicas-in, too, which names replicas that \
+             vote"
+                .to_owned(),
+        ),
+        (
+            two(),
+            Some("us-east/eu-west"),
+            &[],
+            "--replicas-in: region \"af-south\" has no replica; name it for a shard or in \
+             --non-voting, or leave it out of --regions"
+                .to_owned(),
+        ),
+    ] {
+        let error = plan.placed(replicas, non_voting).unwrap_err();
+        assert_eq!(error, Failure::Usage(says));
+    }
+}
+
+#[test]
+fn what_nodes_would_warn_of_is_known_before_they_start_and_once() {
+    let options = "leaders = \"rotated\"\npath = \"super\"".parse().unwrap();
+    let plan = Plan { protocol: "tiga".to_owned(), options, ..plan() };
+    let warnings = plan.warnings().unwrap();
+    let keys: Vec<_> = warnings.iter().map(|it| it.split(' ').next().unwrap()).collect();
+    assert_eq!(keys, ["tiga.leaders", "tiga.path"]);
+    assert!(warnings[0].contains("in us-east. Set"), "{warnings:?}");
+    let options = "ack = \"cached\"".parse().unwrap();
+    let plan = Plan { protocol: "geogauss".to_owned(), options, ..plan };
+    assert!(plan.warnings().unwrap()[0].contains("geogauss.ack"));
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Nemesis<'_> {
         self.tell(&format!("found after {} ms: {ended}", began.elapsed().as_millis()));
         if !is_clear(&ended) {
             return Err(Failure::Failed(format!(
-                "check failed: a node stopped without the epoch and the tables that differ: \
+                "check failed: a node stopped without the version and the tables that differ: \
                  {ended}"
             )));
         }
@@ -59,7 +59,8 @@ impl Nemesis<'_> {
     }
 }
 
-/// Whether a message says which epoch and tables differ.
+/// Whether a message says which version, in the protocol's words, and which tables differ.
 fn is_clear(message: &str) -> bool {
-    ["epoch", "table", "differ"].iter().all(|word| message.contains(word))
+    let has = |word: &str| message.contains(word);
+    (has(" epoch ") || has(" cell ")) && has("table") && has("differ")
 }

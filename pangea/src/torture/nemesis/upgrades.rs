@@ -213,7 +213,7 @@ impl Nemesis<'_> {
 
 /// Whether a line of a log says which node can't continue, from which epoch, and what to do.
 fn is_refusal(line: &str) -> bool {
-    ["can't run epoch ", "(node ", "stop it in order"].iter().all(|words| line.contains(words))
+    ["can't run ", "(node ", "stop it in order"].iter().all(|words| line.contains(words))
 }
 
 #[cfg(test)]
