@@ -13,45 +13,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use pangea_protocols::tiga::{Options, Tiga};
+use pangea_protocols::tiga::Tiga;
 use pangea_sim::trace::Lines;
 use pangea_sim::{Settings, run};
 
 #[path = "../tests/simulation/tiga_drawn.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod tiga_drawn;
+#[path = "../tests/simulation/tiga_kinds.rs"]
+mod tiga_kinds;
 #[path = "../tests/simulation/tiga_partial_drawn.rs"]
 mod tiga_partial_drawn;
 #[path = "../tests/simulation/tiga_placed.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod tiga_placed;
 
-/// The settings of a seed.
-type Drawn = fn(u64) -> (Settings, Options);
-
-/// The kinds of runs.
-const KINDS: [(&str, Drawn, &str); 20] = [
-    ("drawn", tiga_drawn::drawn, "one shard, all faults"),
-    ("divided", tiga_drawn::drawn_divided, "two or three shards, all faults"),
-    ("fast", tiga_drawn::drawn_fast, "several shards with the fast path, all faults"),
-    ("partial", tiga_partial_drawn::drawn_partial, "regions that lack shards, all faults"),
-    ("non-voting", tiga_partial_drawn::drawn_non_voting, "replicas without a vote, all faults"),
-    ("wild", tiga_placed::wild, "clocks that are hours off, jump, stand still and lie"),
-    ("bounded", |seed| tiga_placed::bounded(seed, true), "the order `bounded`, its bound right"),
-    ("lying", |seed| tiga_placed::bounded(seed, false), "the order `bounded`, its bound wrong"),
-    ("moved", tiga_placed::moved, "leaders that move"),
-    ("mute", |seed| tiga_drawn::mute(seed, "list-append"), "a leader that nobody hears"),
-    ("cut", tiga_drawn::cut_from_voters, "leaders that hear non-voting replicas alone"),
-    ("away", |seed| tiga_drawn::away(seed, "list-append"), "a node that was away for long"),
-    ("away-divided", tiga_drawn::away_divided, "the same with two shards"),
-    ("away-partial", tiga_partial_drawn::away_partial, "the same with regions that lack shards"),
-    ("replaced", |seed| tiga_drawn::replaced(seed, "list-append"), "lost disks"),
-    ("replaced-divided", tiga_drawn::replaced_divided, "the same with two shards"),
-    ("replaced-partial", tiga_partial_drawn::replaced_partial, "with regions that lack shards"),
-    ("upgraded", tiga_drawn::upgraded, "nodes stop in order, and continue with a new program"),
-    ("upgraded-divided", tiga_drawn::upgraded_divided, "the same with several shards"),
-    ("upgraded-partial", tiga_partial_drawn::upgraded_partial, "with regions that lack shards"),
-];
+use tiga_kinds::{Draw, KINDS};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -97,7 +74,7 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn kind_of(given: &str) -> Option<Drawn> {
+fn kind_of(given: &str) -> Option<Draw> {
     KINDS.iter().find(|(name, ..)| *name == given).map(|(_, drawn, _)| *drawn)
 }
 

@@ -152,7 +152,8 @@ impl Clock {
         let counted_us = self.ticks.at(now) as i64;
         let wrong_us = self.offset_us + self.known.in_force_us + self.lie.in_force_us;
         let us = ORIGIN_US + counted_us + wrong_us + counted_us * self.drift_ppm / PPM;
-        Timestamp::from_us(us as u64)
+        // No clock shows a time before its origin.
+        Timestamp::from_us(us.max(0) as u64)
     }
 }
 

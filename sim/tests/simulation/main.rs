@@ -25,6 +25,7 @@ mod steps;
 mod tiga_clocks;
 mod tiga_drawn;
 mod tiga_fast;
+mod tiga_kinds;
 mod tiga_links;
 mod tiga_partial;
 mod tiga_partial_drawn;
