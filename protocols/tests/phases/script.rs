@@ -37,13 +37,14 @@ struct Script {
 
 pub fn registry(runs: &Runs) -> Registry {
     let script = |name| -> Arc<dyn Procedure> { Arc::new(Script { name, runs: runs.clone() }) };
-    Registry::new([script("declared"), script("look"), script("script")])
+    Registry::new([script("declared"), script("look"), script("script"), script("spread")])
 }
 
 /// The procedures of a later version: one more, whose name is the first in their order.
 pub fn newer_registry(runs: &Runs) -> Registry {
     let script = |name| -> Arc<dyn Procedure> { Arc::new(Script { name, runs: runs.clone() }) };
-    Registry::new([script("added"), script("declared"), script("look"), script("script")])
+    let names = ["added", "declared", "look", "script", "spread"];
+    Registry::new(names.map(script))
 }
 
 pub fn program(name: &str, script: &str) -> Program {
@@ -64,7 +65,17 @@ impl Procedure for Script {
         vec![Arc::new(Plus)]
     }
 
-    /// The footprint of the procedure `declared`; the others declare none. Panics in `trap`.
+    fn is_footprint_certain(&self) -> bool {
+        self.name == "spread"
+    }
+
+    /// The procedure `spread` only puts rows, on any shards.
+    fn is_divisible(&self, _: &[u8]) -> bool {
+        self.name == "spread"
+    }
+
+    /// The footprint of the procedures `declared` and `spread`; the others declare none. Panics in
+    /// `trap`.
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         assert!(!args.starts_with(b"trap"), "a bug in a procedure");
         let script = std::str::from_utf8(args).expect("scripts are UTF-8");
@@ -80,7 +91,7 @@ impl Procedure for Script {
             PointLock { table: TABLE, key, mode }
         };
         let locks = || script.split(';').map(lock).collect();
-        (self.name == "declared").then(|| Footprint::new(locks(), Vec::new()))
+        ["declared", "spread"].contains(&self.name).then(|| Footprint::new(locks(), Vec::new()))
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
