@@ -202,6 +202,8 @@ impl State {
         if upto > self.log.base() {
             let cells = self.log.forget(upto);
             self.sizes.forget(upto);
+            // Nobody may have the transactions of these cells any more.
+            self.incoming.skip_to(upto);
             let State { done, transactions, log, .. } = self;
             cells.iter().for_each(|cell| done.note(cell, |txn| transactions.stamp_of(txn)));
             done.close(log.version_at(upto));
