@@ -349,6 +349,29 @@ bugs! {
         "A replaced node counts in views and commits at once.";
     NonVotingCounts, "non-voting-counts",
         "Replicas without a vote count in commits.";
+    MakoForwardedTwice, "mako-forwarded-twice",
+        "A leader executes a transaction again that is in the log.";
+    MakoNamesReused, "mako-names-reused", "A restart forgets which names were reserved.";
+    MakoZombieAnswers, "mako-zombie-answers",
+        "A leader tells its clients what is not replicated.";
+    MakoReadsToldAtOnce, "mako-reads-told-at-once",
+        "Clients are told what a leader has read before that is replicated.";
+    MakoOwnEntrySuffices, "mako-own-entry-suffices", "One log is enough for a commit.";
+    MakoLearnerVotes, "mako-learner-votes", "Replicas without a vote count in commits.";
+    MakoAckBeforeFsync, "mako-ack-before-fsync",
+        "A follower acknowledges entries before they are durable.";
+    MakoFirstTailTaken, "mako-first-tail-taken",
+        "A new leader takes its own log, although another one is better.";
+    MakoReplayAboveWatermark, "mako-replay-above-watermark",
+        "A follower publishes what is not committed.";
+    MakoEpochForgotten, "mako-epoch-forgotten", "A restart forgets the promised epoch.";
+    MakoRejoinedVotes, "mako-rejoined-votes",
+        "A replica that lost its disk counts before it has the log of another epoch.";
+    MakoOutcomesForgotten, "mako-outcomes-forgotten", "A checkpoint lacks the outcomes.";
+    MakoOutcomesNotTransferred, "mako-outcomes-not-transferred",
+        "A peer's checkpoint lacks the outcomes.";
+    MakoFreshWithoutEntry, "mako-fresh-without-entry",
+        "A leader answers a strict read with what it has published.";
 }
 
 impl fmt::Display for Bug {

@@ -14,6 +14,7 @@ mod exhaustive;
 pub mod geogauss;
 pub mod inputs;
 mod lookup;
+pub mod mako;
 mod marks;
 mod messages;
 pub mod minerva;

@@ -49,6 +49,12 @@ pub(crate) mod kind {
     pub const CEILING: u8 = 17;
     /// Rows of other shards that cells have used.
     pub const RECEIVED: u8 = 18;
+    /// The next entries of a log, from the leader of an epoch.
+    pub const ENTRIES: u8 = 19;
+    /// The log with which an epoch begins.
+    pub const ADOPTED: u8 = 20;
+    /// The last epoch that a replica has promised to follow.
+    pub const PROMISED_EPOCH: u8 = 21;
 }
 
 /// The reason why records of the log can always be decoded.

@@ -4,6 +4,7 @@
 
 mod geogauss_profiles;
 mod lists;
+mod mako_profiles;
 mod named;
 mod tiga_profiles;
 
@@ -17,13 +18,12 @@ use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Checkpoints};
 use pangea_protocols::geogauss::GeoGauss;
 use pangea_protocols::minerva::{Minerva, Options};
-use pangea_protocols::tiga::Tiga;
 use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
-use crate::{kinds, tiga_drawn};
+use crate::kinds;
 use lists::{
-    OF_CALVIN, OF_GEOGAUSS, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS, OF_SHARDS_OF_MASTERS,
-    OF_TIGA,
+    OF_CALVIN, OF_GEOGAUSS, OF_MAKO, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS,
+    OF_SHARDS_OF_MASTERS, OF_TIGA,
 };
 
 /// The maximum number of seeds for any bug.
@@ -118,6 +118,10 @@ enum Profile {
     CutDivided,
     /// A leader hears replicas without a vote alone, and fails. For Tiga.
     CutFromVoters,
+    /// A leader is not heard, or hears nobody, and goes on. For Mako.
+    Deposed,
+    /// Leaders fail one after the other. For Mako.
+    Several,
 }
 
 impl Profile {
@@ -166,6 +170,7 @@ impl Profile {
         match bug {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             _ if OF_TIGA.contains(&bug) => Self::of_bug_in_tiga(bug),
+            _ if OF_MAKO.contains(&bug) => Self::of_bug_in_mako(bug),
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack
@@ -376,6 +381,8 @@ enum Under {
     GeoGauss,
     /// Tiga, of which everything is drawn from the seed.
     Tiga,
+    /// Mako, of which everything is drawn from the seed.
+    Mako,
 }
 
 impl Under {
@@ -391,6 +398,7 @@ impl Under {
             _ if OF_CALVIN.contains(&bug) => Self::Calvin,
             _ if OF_GEOGAUSS.contains(&bug) => Self::GeoGauss,
             _ if OF_TIGA.contains(&bug) => Self::Tiga,
+            _ if OF_MAKO.contains(&bug) => Self::Mako,
             _ => Self::Minerva,
         }
     }
@@ -419,24 +427,8 @@ impl Under {
             Self::GeoGauss => {
                 run::<GeoGauss>(settings, &profile.options_of_geogauss(settings.seed)).unwrap()
             }
-            Self::Tiga => {
-                let (drawn, options) = match profile {
-                    Profile::Mute => tiga_drawn::mute(settings.seed, "list-append"),
-                    Profile::Away => tiga_drawn::away(settings.seed, "list-append"),
-                    Profile::Replaced => tiga_drawn::replaced(settings.seed, "list-append"),
-                    Profile::Upgraded => tiga_drawn::upgraded(settings.seed),
-                    Profile::DrawnDivided => tiga_drawn::drawn_divided(settings.seed),
-                    Profile::DrawnFast => tiga_drawn::drawn_fast(settings.seed),
-                    Profile::AwayDivided => tiga_drawn::away_divided(settings.seed),
-                    Profile::ReplacedDivided => tiga_drawn::replaced_divided(settings.seed),
-                    Profile::UpgradedDivided => tiga_drawn::upgraded_divided(settings.seed),
-                    Profile::CutDivided => tiga_drawn::cut_divided(settings.seed),
-                    Profile::CutFromVoters => tiga_drawn::cut_from_voters(settings.seed),
-                    _ => tiga_drawn::drawn(settings.seed),
-                };
-                let settings = Settings { planted: settings.planted, ..drawn };
-                run::<Tiga>(&settings, &options).unwrap()
-            }
+            Self::Tiga => profile.run_tiga(settings.seed, settings.planted),
+            Self::Mako => profile.run_mako(settings.seed, settings.planted),
         }
     }
 }
@@ -469,7 +461,7 @@ fn hunt(bug: Bug, known: Option<u64>) -> Option<Catch> {
     for seed in known.into_iter().chain(0..seeds_max()) {
         // Every fourth seed uses another profile than those expected to catch the bug.
         let profile = match seed % 4 {
-            3 if !matches!(under, Under::GeoGauss | Under::Tiga) => {
+            3 if !matches!(under, Under::GeoGauss | Under::Tiga | Under::Mako) => {
                 Profile::ALL[(seed / 4) as usize % Profile::ALL.len()]
             }
             turn => first[turn as usize % first.len()],

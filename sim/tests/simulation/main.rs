@@ -12,6 +12,8 @@ mod geogauss_acks;
 mod geogauss_drawn;
 mod geogauss_runs;
 mod kept_seeds;
+mod mako_drawn;
+mod mako_runs;
 mod marked_faults;
 mod marks;
 mod minerva_runs;

@@ -120,6 +120,24 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::ClosedHandedOnEarly,
 ];
 
+/// Bugs in Mako, which are planted in runs with its own settings.
+pub const OF_MAKO: &[Bug] = &[
+    Bug::MakoForwardedTwice,
+    Bug::MakoNamesReused,
+    Bug::MakoZombieAnswers,
+    Bug::MakoReadsToldAtOnce,
+    Bug::MakoOwnEntrySuffices,
+    Bug::MakoLearnerVotes,
+    Bug::MakoAckBeforeFsync,
+    Bug::MakoFirstTailTaken,
+    Bug::MakoReplayAboveWatermark,
+    Bug::MakoEpochForgotten,
+    Bug::MakoRejoinedVotes,
+    Bug::MakoOutcomesForgotten,
+    Bug::MakoOutcomesNotTransferred,
+    Bug::MakoFreshWithoutEntry,
+];
+
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
 /// runs yet. Exhaustive searches find them: `exhaustive.rs` in `protocols/src/minerva/` and
 /// `protocols/src/tiga/`.

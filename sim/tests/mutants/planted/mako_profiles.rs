@@ -1,0 +1,41 @@
+//! The profiles of Mako.
+
+use pangea_core::planted::Bug;
+use pangea_sim::{Report, Settings, run};
+
+use pangea_protocols::mako::Mako;
+
+use super::Profile;
+use crate::mako_drawn;
+
+impl Profile {
+    /// The profiles that are tried first for a bug in Mako.
+    pub(super) fn of_bug_in_mako(bug: Bug) -> &'static [Self] {
+        match bug {
+            Bug::MakoForwardedTwice
+            | Bug::MakoZombieAnswers
+            | Bug::MakoReadsToldAtOnce
+            | Bug::MakoReplayAboveWatermark
+            | Bug::MakoFreshWithoutEntry => &[Self::Deposed],
+            Bug::MakoOutcomesForgotten | Bug::MakoOutcomesNotTransferred => &[Self::Away],
+            Bug::MakoRejoinedVotes | Bug::MakoFirstTailTaken => &[Self::Replaced],
+            Bug::MakoOwnEntrySuffices | Bug::MakoAckBeforeFsync | Bug::MakoEpochForgotten => {
+                &[Self::Several, Self::Deposed]
+            }
+            _ => &[Self::Drawn],
+        }
+    }
+
+    /// Runs Mako with a planted bug, or without one.
+    pub(super) fn run_mako(self, seed: u64, planted: Option<Bug>) -> Report {
+        let (settings, options) = match self {
+            Self::Deposed => mako_drawn::deposed(seed, "list-append"),
+            Self::Several => mako_drawn::several(seed, "list-append"),
+            Self::Away => mako_drawn::away(seed, "list-append"),
+            Self::Replaced => mako_drawn::replaced(seed, "list-append"),
+            Self::Upgraded => mako_drawn::upgraded(seed),
+            _ => mako_drawn::drawn(seed),
+        };
+        run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()
+    }
+}
