@@ -1,6 +1,8 @@
 //! Settings for runs of Tiga whose leaders move, whose clocks are wild, or whose order relies on
 //! clocks. Also for runs with planted bugs.
 
+use std::collections::BTreeSet;
+
 use pangea_core::time::Span;
 use pangea_protocols::tiga::{Approach, Options, Ordering, Path};
 use pangea_sim::Settings;
@@ -77,11 +79,13 @@ pub fn remote(shards: u16) -> (Settings, Options) {
 pub fn wild(seed: u64) -> (Settings, Options) {
     let dice = &mut fastrand::Rng::with_seed(seed);
     let (nodes, shards) = ([3, 3, 2, 5][dice.usize(..4)], [1, 2, 3][dice.usize(..3)]);
-    let mut rules = Vec::new();
+    let (mut rules, mut behind) = (Vec::new(), BTreeSet::new());
     for _ in 0..dice.u64(1..4) {
-        let (at_ms, node) = (dice.u64(1..3_000), dice.u16(..nodes * shards));
-        let node = Target::Node(node);
+        let (at_ms, place) = (dice.u64(1..3_000), dice.u16(..nodes * shards));
+        let node = Target::Node(place);
         let by_ms = [3_600_000, 3_600_000, 20_000, 1_500, -900_000][dice.usize(..5)];
+        // Twice that would be before the origin of simulated clocks, which would stand still.
+        let by_ms = if by_ms < 0 && !behind.insert(place) { 1_500 } else { by_ms };
         let fault = match dice.u8(..4) {
             0 => Fault::ClockFreeze { node },
             1 => Fault::ClockJump { node, by_ms },
