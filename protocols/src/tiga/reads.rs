@@ -114,6 +114,12 @@ fn last_acknowledged(n: usize, is_fast: bool, answers: &[Answer]) -> SnapshotVer
 }
 
 impl State {
+    /// Whether this replica's answer counts. Otherwise it may have lost cells that it had told, or
+    /// have some that were never committed. Before it is ready it may not even know that.
+    fn may_answer_reads(&self) -> bool {
+        self.presence.is_ready && self.is_whole() && self.replica.votes()
+    }
+
     /// This replica's answer for strict reads.
     fn answer_for_reads(&self) -> Answer {
         let end = self.log.last_version();
@@ -179,7 +185,7 @@ impl Tiga {
         for peer in cluster.peers_of(*node) {
             cx.send(peer, Message::FreshRequest { token });
         }
-        if self.state.is_whole() && self.state.replica.votes() {
+        if self.state.may_answer_reads() {
             let own = self.state.answer_for_reads();
             self.state.fresh.answers.insert(self.state.node, (token, own));
         }
@@ -187,8 +193,7 @@ impl Tiga {
     }
 
     pub(super) fn on_fresh_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64) {
-        if !self.state.is_whole() || !self.state.replica.votes() {
-            // It may have lost cells that it had told, or have some that were never committed.
+        if !self.state.may_answer_reads() {
             return;
         }
         // A leader with a fast path closes the cell in the end, if it has no transactions.
