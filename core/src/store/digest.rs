@@ -52,7 +52,15 @@ const VERSIONS_MAX: usize = if cfg!(test) { 4 } else { 4_096 };
 #[derive(Debug, Default)]
 pub(super) struct VersionDigests {
     is_on: AtomicBool,
-    versions: Mutex<BTreeMap<SnapshotVersion, BTreeMap<TableId, u64>>>,
+    kept: Mutex<Kept>,
+}
+
+/// The sums of versions.
+#[derive(Debug, Default)]
+struct Kept {
+    versions: BTreeMap<SnapshotVersion, BTreeMap<TableId, u64>>,
+    /// The sums of versions up to this one were dropped, or may lack writes.
+    lost_upto: SnapshotVersion,
 }
 
 /// The sums of some writes of one version.
@@ -116,25 +124,30 @@ impl VersionDigests {
         if sums.0.is_empty() {
             return;
         }
-        let mut versions = lock(&self.versions);
+        let Kept { versions, lost_upto } = &mut *lock(&self.kept);
+        if version <= *lost_upto {
+            return;
+        }
         let tables = versions.entry(version).or_default();
         for (table, sum) in &sums.0 {
             let all = tables.entry(*table).or_default();
             *all = all.wrapping_add(*sum);
         }
         if versions.len() > VERSIONS_MAX {
-            versions.pop_first();
+            *lost_upto = versions.pop_first().map_or(*lost_upto, |(dropped, _)| dropped);
         }
     }
 
     pub(super) fn retreat_to(&self, version: SnapshotVersion) {
-        lock(&self.versions).retain(|other, _| *other <= version);
+        let Kept { versions, lost_upto } = &mut *lock(&self.kept);
+        versions.retain(|other, _| *other <= version);
+        *lost_upto = version.min(*lost_upto);
     }
 
     /// Drops all digests, and collects none until [`Store::collect_digests`].
     pub(super) fn clear(&self) {
         self.is_on.store(false, Ordering::Relaxed);
-        lock(&self.versions).clear();
+        *lock(&self.kept) = Kept::default();
     }
 }
 
@@ -145,14 +158,18 @@ impl Store {
     }
 
     /// The digests of the writes of a version, and drops those of versions before it. `None` if
-    /// digests are not collected. The writes of the version must be complete.
+    /// digests are not collected, or if those of the version were dropped, because too many versions
+    /// had been written before it was taken. The writes of the version must be complete.
     pub fn take_digest(&self, version: SnapshotVersion) -> Option<TableDigests> {
         if !self.digests.is_on() {
             return None;
         }
-        let mut versions = lock(&self.digests.versions);
+        let Kept { versions, lost_upto } = &mut *lock(&self.digests.kept);
         let later = versions.split_off(&version.next());
-        let taken = std::mem::replace(&mut *versions, later).remove(&version).unwrap_or_default();
+        let taken = std::mem::replace(versions, later).remove(&version).unwrap_or_default();
+        if version <= *lost_upto {
+            return None;
+        }
         Some(taken.into_iter().filter(|(_, sum)| *sum != 0).collect())
     }
 
@@ -296,7 +313,15 @@ mod tests {
         for at in 3..20 {
             store.apply(TABLE, key(b"a"), version(at, Some(b"v")));
         }
-        assert_eq!(lock(&store.digests.versions).len(), VERSIONS_MAX);
+        assert_eq!(lock(&store.digests.kept).versions.len(), VERSIONS_MAX);
+        store.apply(TABLE, key(b"b"), version(15, Some(b"late")));
+        assert_eq!(
+            store.take_digest(SnapshotVersion(15)),
+            None,
+            "it was dropped, and is not empty"
+        );
+        let kept = store.take_digest(SnapshotVersion(16));
+        assert!(kept.is_some_and(|kept| kept.len() == 1));
         store.clear();
         assert_eq!(store.take_digest(SnapshotVersion(19)), None);
     }

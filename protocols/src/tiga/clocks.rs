@@ -31,6 +31,7 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
 use super::delays::Delays;
+use super::pace::RARELY;
 use super::stamp::{Stamp, US_MAX};
 use super::state::State;
 
@@ -135,8 +136,9 @@ impl Clocks {
         self.doubted.map_or(due, |(back, _)| due.min(back))
     }
 
-    /// Compares a reading with that of the last step. Returns the jump, if there is one.
-    fn note_step(&mut self, now: Timestamp, most: Span) -> Option<Span> {
+    /// Compares a reading with that of the last step. Returns the jump, if it is more than `most`. A
+    /// node at which nothing happens has no step for `pause`, so only what is more is doubted.
+    fn note_step(&mut self, now: Timestamp, most: Span, pause: Span) -> Option<Span> {
         let last = self.last.replace(now)?;
         let jump = now.since(last);
         if self.doubted.is_some_and(|(_, until)| now >= until) {
@@ -144,6 +146,9 @@ impl Clocks {
         }
         if jump <= most {
             return None;
+        }
+        if jump.us <= most.us + pause.us {
+            return Some(jump);
         }
         self.seen.postpone(jump.us as i64);
         self.doubted = Some((self.shift.saturating_sub_unsigned(jump.us), now + DOUBT));
@@ -162,14 +167,14 @@ impl Tiga {
     /// A step begins.
     pub(super) fn note_step(&mut self, cx: &mut Cx<'_, Self>) {
         let most = self.state.clocks_differ_at_most();
-        let was_doubted = self.state.clocks.doubted.is_some();
-        let jump = self.state.clocks.note_step(cx.now.at, most);
-        if jump.is_some() {
-            cx.mark("tiga.clock_doubted");
+        let pause = Span::from_ms(self.state.options.heartbeat_ms * RARELY);
+        let before = self.state.clocks.doubted;
+        if self.state.clocks.note_step(cx.now.at, most, pause).is_some() {
             // Nobody could be heard.
             self.state.views.hear_all(cx.now.at);
         }
-        if was_doubted != self.state.clocks.doubted.is_some() {
+        if before != self.state.clocks.doubted {
+            cx.mark("tiga.clock_doubted");
             self.correct_clock(cx);
         }
     }
@@ -226,6 +231,7 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
     const MOST: Span = Span::from_ms(1_000);
+    const PAUSE: Span = Span::from_ms(1_000);
 
     fn at(us: i64) -> Timestamp {
         Timestamp::from_us(10_000_000_000 + us as u64)
@@ -266,12 +272,12 @@ mod tests {
     #[test]
     fn a_jump_is_doubted_until_others_had_the_time_to_confirm_it() {
         let mut clocks = ahead_of(&[0, 0]);
-        assert_eq!(clocks.note_step(at(SECOND), MOST), None);
-        assert_eq!(clocks.note_step(at(2 * SECOND), MOST), None);
+        assert_eq!(clocks.note_step(at(SECOND), MOST, PAUSE), None);
+        assert_eq!(clocks.note_step(at(2 * SECOND), MOST, PAUSE), None);
         let jumped = at(3_602 * SECOND);
-        assert_eq!(clocks.note_step(jumped, MOST), Some(Span::from_us(3_600_000_000)));
+        assert_eq!(clocks.note_step(jumped, MOST, PAUSE), Some(Span::from_us(3_600_000_000)));
         assert_eq!(clocks.due(3, MOST), -3_600 * SECOND);
-        assert_eq!(clocks.note_step(jumped + DOUBT, Span::from_ms(5_000)), None);
+        assert_eq!(clocks.note_step(jumped + DOUBT, Span::from_ms(5_000), PAUSE), None);
         assert_eq!(clocks.due(3, MOST), 0, "nobody has denied it");
     }
 
@@ -281,12 +287,35 @@ mod tests {
     #[test]
     fn a_jump_of_a_clock_that_is_corrected_is_doubted_too() {
         let mut clocks = ahead_of(&[5 * SECOND, 5 * SECOND]);
-        clocks.note_step(at(SECOND), MOST);
+        clocks.note_step(at(SECOND), MOST, PAUSE);
         clocks.shift = clocks.due(3, MOST);
         assert_eq!(clocks.shift, -4 * SECOND);
-        clocks.note_step(at(3_601 * SECOND), MOST);
+        clocks.note_step(at(3_601 * SECOND), MOST, PAUSE);
         assert_eq!(clocks.due(3, MOST), -3_604 * SECOND);
-        clocks.note_step(at(3_601 * SECOND) + DOUBT, Span::from_ms(5_000));
+        clocks.note_step(at(3_601 * SECOND) + DOUBT, Span::from_ms(5_000), PAUSE);
         assert_eq!(clocks.due(3, MOST), -4 * SECOND, "nobody has denied it");
+    }
+
+    /// Story: a second jump was seen by the step at which the doubt of the first one ended, and the
+    /// clock was not corrected before a peer told its own.
+    #[test]
+    fn a_jump_at_the_end_of_a_doubt_is_another_one() {
+        let mut clocks = ahead_of(&[0, 0]);
+        clocks.note_step(at(SECOND), MOST, PAUSE);
+        clocks.note_step(at(5 * SECOND), MOST, PAUSE);
+        let first = clocks.doubted;
+        clocks.shift = clocks.due(3, MOST);
+        assert_eq!(clocks.shift, -4 * SECOND);
+        clocks.note_step(at(3_605 * SECOND), MOST, PAUSE);
+        assert!(first.is_some() && clocks.doubted != first);
+        assert_eq!(clocks.due(3, MOST), -3_604 * SECOND);
+    }
+
+    #[test]
+    fn a_pause_in_which_nothing_happens_is_not_doubted() {
+        let mut clocks = ahead_of(&[0, 0]);
+        clocks.note_step(at(SECOND), MOST, PAUSE);
+        assert!(clocks.note_step(at(3 * SECOND), MOST, PAUSE).is_some(), "nobody was heard");
+        assert_eq!(clocks.due(3, MOST), 0);
     }
 }

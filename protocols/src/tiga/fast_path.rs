@@ -50,6 +50,17 @@ use super::{Tiga, Timer};
 /// The seed of hashes. Clients choose neither ids nor stamps.
 const SEED: u64 = 0x7469_6761;
 
+/// How a transaction arrives at a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The replica will reply, unless the log of the leader contradicts that.
+    InTime,
+    /// Something that is not before it was replied to, or is in the log.
+    Late,
+    /// The replica takes no part in the fast path, or not for this transaction.
+    Refused,
+}
+
 /// What a replica knows of the order in its view beside the log.
 #[derive(Debug)]
 pub(super) struct FastPath {
@@ -128,11 +139,6 @@ impl FastPath {
             is_open
         });
         self.promise(upto);
-    }
-
-    /// Whether the clock has passed a stamp, so that nothing there is in time.
-    pub(super) fn has_passed(&self, stamp: Stamp) -> bool {
-        stamp <= self.promised
     }
 
     /// Adds the word that a transaction was late.
@@ -307,24 +313,27 @@ impl State {
         }
     }
 
-    /// §3.2: a transaction arrives at a follower. Returns whether it is in time, which the log must
-    /// say before the follower replies.
-    pub(super) fn follow(&mut self, cx: &Cx<'_, Tiga>, stamped: &Stamped) -> bool {
+    /// §3.2: a transaction arrives at a follower. If it is in time, the log must say so before the
+    /// follower replies.
+    pub(super) fn follow(&mut self, cx: &Cx<'_, Tiga>, stamped: &Stamped) -> Arrival {
         let txn = stamped.request.txn;
         if !self.follows_fast() || self.is_logged(txn) || !self.may_be_in_time(stamped) {
-            return false;
+            return Arrival::Refused;
         }
         // The leader replaces such a stamp.
         let most_us = self.clock_us(cx) + Span::from_ms(self.options.future_max_ms).us;
         if stamped.stamp.us() > most_us {
-            return false;
+            return Arrival::Refused;
         }
         let footprint = match self.is_divided() {
-            true if !self.is_fast_txn(stamped) => return false,
+            true if !self.is_fast_txn(stamped) => return Arrival::Refused,
             true => Arc::default(),
             false => Arc::new(stamped.footprint(&self.registry)),
         };
-        self.fast.accept(txn, stamped.stamp, footprint)
+        match self.fast.accept(txn, stamped.stamp, footprint) {
+            true => Arrival::InTime,
+            false => Arrival::Late,
+        }
     }
 
     /// The footprint of a transaction that this replica has.

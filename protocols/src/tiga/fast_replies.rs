@@ -162,7 +162,8 @@ impl Tiga {
         let Reply { txn, stamp, prefix, result } = reply;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(replies) = &mut own.replies else { return };
-        own.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
+        // A leader also replaces stamps that are too far in the future.
+        own.is_late |= prefix.is_none() || stamp > own.stamped.stamp;
         replies.on_fast_reply(from, FastReply { view, stamp, prefix, result });
         let Verdict::Committed { stamp, .. } = replies.verdict() else { return };
         cx.mark("tiga.fast_commit");

@@ -74,13 +74,13 @@ impl State {
         wants_replies: bool,
         late: u32,
     ) -> Option<i64> {
+        let most = Span::from_ms(self.options.future_max_ms).us / 2;
         if self.has_hashes() {
-            return wants_replies.then(|| self.headroom_us() as i64);
+            return wants_replies.then(|| self.headroom_us().min(most) as i64);
         }
         if !self.views.view.is_detective || shards.len() < 2 {
             return None;
         }
-        let most = Span::from_ms(self.options.future_max_ms).us / 2;
         if late == 0 {
             return Some(self.headroom_us().min(most) as i64);
         }

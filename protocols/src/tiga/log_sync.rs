@@ -24,7 +24,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Tiga;
-use super::fast_path::entries_of;
+use super::fast_path::{Arrival, entries_of};
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
 use super::rebuild::Entry;
@@ -178,13 +178,14 @@ impl Tiga {
         let (mut is_new, mut in_time) = (false, Vec::new());
         for (index, stamped) in all.enumerate() {
             let (txn, stamp) = (stamped.request.txn, stamped.stamp);
-            if self.state.follow(cx, &stamped) {
+            let arrival = self.state.follow(cx, &stamped);
+            if arrival == Arrival::InTime {
                 in_time.push((index, Entry { stamp, txn }));
             }
             self.state.order(cx, &stamped);
             let is_unknown = self.state.transactions.insert(stamped.clone());
             is_new |= is_unknown;
-            if is_unknown && in_time.last().is_none_or(|(last, _)| *last != index) {
+            if is_unknown && arrival == Arrival::Late {
                 self.state.reply_late(cx, &stamped);
             }
             self.send_outcome(cx, txn);

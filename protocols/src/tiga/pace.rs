@@ -28,7 +28,7 @@ use crate::agreement::TICK;
 const CALM: u64 = 20;
 
 /// Then it reports after this number of heartbeats,
-const RARELY: u64 = 20;
+pub(super) const RARELY: u64 = 20;
 
 /// and a leader after this number to the replicas that decide views.
 const WATCHED: u64 = 2;

@@ -158,7 +158,9 @@ impl Tiga {
     pub(super) fn ask_for_new_reads(&mut self, cx: &mut Cx<'_, Self>) {
         let is_new = self.state.fresh.waiting.iter().any(|read| read.token.is_none());
         let is_answered = |(token, _)| self.state.last_acknowledged(token).is_some();
-        if is_new && self.state.fresh.asked.is_none_or(is_answered) {
+        // Answers to a request count as long as a read waits for them.
+        let is_over = self.state.fresh.waiting.iter().all(|read| read.token.is_none());
+        if is_new && (is_over || self.state.fresh.asked.is_none_or(is_answered)) {
             self.ask_for_cells(cx);
         }
     }
@@ -170,6 +172,7 @@ impl Tiga {
         let fresh = &self.state.fresh;
         if !fresh.is_idle() && fresh.asked.is_none_or(is_late) {
             cx.mark("tiga.strict_read_asks_again");
+            self.close_for_reads(cx, |_| true);
             self.ask_for_cells(cx);
         }
     }
@@ -235,9 +238,20 @@ impl Tiga {
                 }
             }
         }
+        self.close_for_reads(cx, |cell| given.contains(&cell));
+    }
+
+    /// With several shards a replica may have replied to what is in no log: asks all leaders to
+    /// close cells for which reads wait.
+    fn close_for_reads(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        is_asked: impl Fn(SnapshotVersion) -> bool,
+    ) {
         if self.state.is_divided() && self.state.is_fast_view() {
-            // A replica may have replied to what is in no log.
-            given.into_iter().for_each(|cell| self.ask_all_to_close(cx, cell));
+            let cells = self.state.fresh.waiting.iter().filter_map(|read| read.cell);
+            let cells: BTreeSet<SnapshotVersion> = cells.filter(|cell| is_asked(*cell)).collect();
+            cells.into_iter().for_each(|cell| self.ask_all_to_close(cx, cell));
         }
     }
 

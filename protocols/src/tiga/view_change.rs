@@ -212,8 +212,10 @@ impl Tiga {
         views.record = self.state.replica.persist(cx, &kind::PROMISED_VIEW, record.into());
         views.follow(view, cx.now.at);
         self.state.counters.views += 1;
-        // It was measured on the way to other leaders.
-        self.state.coordinator.headroom = Headroom::default();
+        if self.state.is_divided() {
+            // It was measured on the way to other leaders.
+            self.state.coordinator.headroom = Headroom::default();
+        }
         self.state.noticed.forget_before(self.state.views.view.number);
         self.wake(cx);
         self.send_progress(cx);

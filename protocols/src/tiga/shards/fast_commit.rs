@@ -270,14 +270,8 @@ impl State {
     /// A transaction has arrived too late at this follower: its coordinator learns it.
     pub(in super::super) fn reply_late(&mut self, cx: &mut Cx<'_, Tiga>, stamped: &Stamped) {
         let (txn, stamp) = (stamped.request.txn, stamped.stamp);
-        let has_part = match self.is_divided() {
-            true => self.fast.has_passed(stamp) && self.is_fast_txn(stamped),
-            false => self.has_hashes(),
-        };
-        if has_part && self.follows_fast() && !self.is_logged(txn) {
-            cx.mark("tiga.late_at_follower");
-            self.fast.push_late(txn.node(), Reply { txn, stamp, prefix: None, result: None });
-        }
+        cx.mark("tiga.late_at_follower");
+        self.fast.push_late(txn.node(), Reply { txn, stamp, prefix: None, result: None });
     }
 }
 
@@ -468,7 +462,7 @@ impl Tiga {
         let shard = self.state.cluster.nodes[from.index()].shard;
         let Some(own) = self.state.coordinator.in_flight.get_mut(&txn) else { return };
         let Some(by_shard) = &mut own.by_shard else { return };
-        own.is_late |= prefix.is_none() || stamp != own.stamped.stamp;
+        own.is_late |= prefix.is_none() || stamp > own.stamped.stamp;
         // Replies with a result are those of leaders.
         let View { number, leaders, .. } = &self.state.views.view;
         let may_lead = *number != view || leaders.contains(&from);
