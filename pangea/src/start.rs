@@ -96,6 +96,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .with_max_level(arguments.log)
         .with_ansi(false)
+        // It would be a panic of the thread that writes to a stderr without a reader.
+        .log_internal_errors(false)
         .init();
     if let Some(error) = not_kept {
         tracing::warn!(

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::error::SqlState;
@@ -70,6 +71,34 @@ fn a_node_that_is_stopped_goes_on_and_ends_when_its_parent_is_killed() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     wait_until("the node is gone", || stat().is_empty());
+}
+
+/// Story: `pangea start .. 2>&1 | head` left a node behind that no signal ended: writing a line of the
+/// log was a panic, of the thread for which the others waited.
+#[test]
+fn a_node_whose_output_nobody_reads_ends_at_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let toml = directory.path().join("node.toml");
+    std::fs::write(&toml, node_toml(0, &free_addresses()[..1])).unwrap();
+    let mut node = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        .args(["start", "--config", toml.to_str().unwrap()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(node.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let is_ready = lines.any(|line| line.starts_with("ready:"));
+    drop((lines, node.stderr.take()));
+    kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    let began = Instant::now();
+    while node.try_wait().unwrap().is_none() && began.elapsed() < DEADLINE {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let end = node.try_wait().unwrap();
+    let _ = node.kill();
+    node.wait().unwrap();
+    assert!(is_ready && end.is_some(), "it was ready: {is_ready}, and ended: {end:?}");
 }
 
 /// Story: a node that ended without its last checkpoint had the exit code 0, and a node with it
