@@ -293,7 +293,7 @@ bugs! {
     FastBehindCheckpoint, "fast-behind-checkpoint",
         "A replica whose log is behind a peer's checkpoint in memory sends fast replies.";
     KeptBehindCheckpoint, "kept-behind-checkpoint",
-        "Such a replica tells that it needs the rows no more that its cells have used.";
+        "A replica behind a checkpoint in memory says that it needs no rows of its cells.";
     BaseForgotten, "base-forgotten",
         "A restart continues another log with cells behind a peer's checkpoint in memory.";
     LeadsBeforeFsync, "leads-before-fsync",

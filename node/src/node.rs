@@ -260,9 +260,8 @@ impl<P: Protocol> Node<P> {
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
-        let reachability = Reachability::new(options.me, options.topology.clone());
-        let reachability = reachability.in_words(&P::WORDS);
-        let inbox = Arc::new(Inbox::new(reachability, LogPosition(0)));
+        let heard = Reachability::new(options.me, options.topology.clone()).in_words(&P::WORDS);
+        let inbox = Arc::new(Inbox::new(heard, LogPosition(0)));
         let store = new_store(&options, data_dir.as_ref(), &inbox)?;
         let mut opened = open_all(&options, data_dir.as_ref(), &store, &inbox)?;
         opened.durable.is_replaced = replacement.is_replaced;

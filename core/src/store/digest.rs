@@ -158,8 +158,8 @@ impl Store {
     }
 
     /// The digests of the writes of a version, and drops those of versions before it. `None` if
-    /// digests are not collected, or if those of the version were dropped, because too many versions
-    /// had been written before it was taken. The writes of the version must be complete.
+    /// digests are not collected, or if those of the version were dropped, because too many
+    /// versions had been written before it was taken. The writes of the version must be complete.
     pub fn take_digest(&self, version: SnapshotVersion) -> Option<TableDigests> {
         if !self.digests.is_on() {
             return None;

@@ -8,8 +8,8 @@
 //!
 //! A fault names a region, or `coordinator`, or `follower` for another node; roles are resolved
 //! when the fault begins. If the protocol or the baseline has leaders, the coordinator is called
-//! `leader`, too; with several shards it is that of the first one. Faults do not overlap, because otherwise the effects of one would be
-//! attributed to another.
+//! `leader`, too; with several shards it is that of the first one. Faults do not overlap, because
+//! otherwise the effects of one would be attributed to another.
 //!
 //! If tables are partitioned, a region has a node for each shard, `region-1.0` and so on. A fault
 //! of the region affects all of them.

@@ -73,8 +73,8 @@ fn a_node_that_is_stopped_goes_on_and_ends_when_its_parent_is_killed() {
     wait_until("the node is gone", || stat().is_empty());
 }
 
-/// Story: `pangea start .. 2>&1 | head` left a node behind that no signal ended: writing a line of the
-/// log was a panic, of the thread for which the others waited.
+/// Story: `pangea start .. 2>&1 | head` left a node behind that no signal ended: writing a line of
+/// the log was a panic, of the thread for which the others waited.
 #[test]
 fn a_node_whose_output_nobody_reads_ends_at_a_signal() {
     let directory = tempfile::tempdir().unwrap();

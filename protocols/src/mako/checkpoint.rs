@@ -17,7 +17,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Checkpoint, Cx};
 
 use super::closing::{Adopted, Closing};
-use super::epochs::{Decided, Reign};
+use super::epochs::{Decided, Leadership};
 use super::log::{Logged, decode_entries, encode_entries};
 use super::outcomes::Outcomes;
 use super::rejoin::Replaced;
@@ -58,7 +58,7 @@ pub(super) struct Meta {
     pub had: (Epoch, SnapshotVersion),
     /// The last version that was known to be committed.
     pub committed: SnapshotVersion,
-    pub reign: Reign,
+    pub leadership: Leadership,
     pub reserved: u64,
     pub replaced: Option<Replaced>,
     pub log_identities: Vec<u64>,
@@ -76,7 +76,7 @@ impl Meta {
         out.put_varint(self.had.0.0);
         out.put_varint(self.had.1.0);
         out.put_varint(self.committed.0);
-        self.reign.encode(&mut out);
+        self.leadership.encode(&mut out);
         out.put_varint(self.reserved);
         Replaced::encode(self.replaced, &mut out);
         self.log_identities.iter().for_each(|log_identity| out.put_u64(*log_identity));
@@ -100,7 +100,7 @@ impl Meta {
         let log = Adopted { epoch, after, entries };
         let had = (Epoch(number(from, WHAT)?), SnapshotVersion(number(from, WHAT)?));
         let committed = SnapshotVersion(number(from, WHAT)?);
-        let reign = Reign::decode(from)?;
+        let leadership = Leadership::decode(from)?;
         let reserved = number(from, WHAT)?;
         let replaced = Replaced::decode(from)?;
         let log_identities = (0..node_count).map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
@@ -112,7 +112,7 @@ impl Meta {
             log,
             had,
             committed,
-            reign,
+            leadership,
             reserved,
             replaced,
             log_identities,
@@ -132,7 +132,7 @@ impl State {
             log: Adopted { epoch: self.log.epoch, after: published, entries },
             had: self.log.had(),
             committed: self.commit.committed,
-            reign: self.epochs.current,
+            leadership: self.epochs.current,
             reserved: self.origin.reserved,
             replaced: self.replaced,
             log_identities: self.presence.log_identities.clone(),
@@ -156,7 +156,7 @@ impl State {
         let version = checkpoint.version;
         self.log.start_from((meta.log.epoch, version), meta.had);
         meta.log.entries.into_iter().for_each(|logged| self.log.push(logged));
-        (self.epochs.current, self.replaced) = (meta.reign, meta.replaced);
+        (self.epochs.current, self.replaced) = (meta.leadership, meta.replaced);
         self.origin.restore(meta.reserved);
         self.presence.log_identities = meta.log_identities;
         self.outcomes = meta.outcomes;

@@ -19,7 +19,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::Mako;
-use super::epochs::Reign;
+use super::epochs::Leadership;
 use super::log::{Logged, decode_entries, encode_entries};
 use super::messages::Message;
 use super::state::{Role, State};
@@ -134,7 +134,7 @@ impl Mako {
         (epoch, is_again): (Epoch, bool),
         report: Report,
     ) {
-        let Reign { number, leader } = self.state.epochs.current;
+        let Leadership { number, leader } = self.state.epochs.current;
         if number != epoch || leader != self.state.replica.me {
             return cx.mark("mako.report_for_another");
         }
@@ -187,7 +187,7 @@ impl Mako {
         (epoch, after): (Epoch, SnapshotVersion),
     ) {
         let State { epochs, log, replica, .. } = &self.state;
-        let is_current = epochs.current == Reign { number: epoch, leader: from };
+        let is_current = epochs.current == Leadership { number: epoch, leader: from };
         let Some(entries) = log.after(after).filter(|_| is_current) else {
             // The leader takes a checkpoint first.
             return cx.mark("mako.tail_forgotten");

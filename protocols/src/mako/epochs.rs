@@ -65,7 +65,7 @@ impl Decided {
 
 /// An epoch and its leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reign {
+pub(super) struct Leadership {
     pub number: Epoch,
     pub leader: NodeId,
 }
@@ -78,7 +78,7 @@ pub(super) struct Epochs {
     /// The last epoch among the decisions taken.
     decided: Epoch,
     /// The last epoch that this replica has heard of.
-    pub current: Reign,
+    pub current: Leadership,
     /// The record that says so.
     pub record: LogPosition,
     /// When this replica has heard of it.
@@ -101,7 +101,7 @@ impl Epochs {
             driver: Driver::new(),
             taken: 0,
             decided: Epoch(0),
-            current: Reign::default(),
+            current: Leadership::default(),
             record: LogPosition(0),
             since: Timestamp::default(),
             begun: Epoch(0),
@@ -122,7 +122,7 @@ impl Epochs {
 impl State {
     /// The leader of the last epoch that this replica has heard of.
     pub(super) fn leader(&self) -> Option<NodeId> {
-        let Reign { number, leader } = self.epochs.current;
+        let Leadership { number, leader } = self.epochs.current;
         (number > Epoch(0)).then_some(leader)
     }
 
@@ -195,7 +195,7 @@ impl Mako {
                 let number = Epoch(number);
                 if number > epochs.decided {
                     epochs.decided = number;
-                    self.begin_epoch(cx, Reign { number, leader });
+                    self.begin_epoch(cx, Leadership { number, leader });
                 }
             }
             Decided::Closed { number, .. } => {
@@ -215,21 +215,21 @@ impl Mako {
     }
 
     /// Follows an epoch: this replica takes part in no earlier one any more.
-    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, reign: Reign) {
-        if reign.number <= self.state.epochs.current.number {
+    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, leadership: Leadership) {
+        if leadership.number <= self.state.epochs.current.number {
             return;
         }
         cx.mark("mako.epoch");
         self.roll_back(cx);
         let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
         epochs.failures += u32::from(epochs.begun < epochs.current.number);
-        (epochs.current, epochs.since) = (reign, cx.now.at);
+        (epochs.current, epochs.since) = (leadership, cx.now.at);
         *adopting = None;
         sent.fill(None);
         reports.fill(None);
         commit.acked.fill(None);
         let mut record = Vec::new();
-        reign.encode(&mut record);
+        leadership.encode(&mut record);
         epochs.record = replica.persist(cx, &kind::PROMISED_EPOCH, record.into());
         self.state.counters.epochs += 1;
         let may_lead = self.state.is_leader() && self.state.is_whole();
@@ -243,7 +243,7 @@ impl Mako {
     /// log entries in the previous epoch from its peers").
     pub(super) fn send_report(&mut self, cx: &mut Cx<'_, Self>, is_again: bool) {
         let State { epochs, log, commit, replica, presence, .. } = &self.state;
-        let Reign { number, leader } = epochs.current;
+        let Leadership { number, leader } = epochs.current;
         let is_follower = number > Epoch(0) && leader != replica.me;
         if !is_follower || !replica.is_up[leader.index()] || presence.is_asking() {
             return;

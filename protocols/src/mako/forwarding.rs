@@ -204,7 +204,7 @@ impl Mako {
         }
         let State { epochs, origin, replica, options, .. } = &mut self.state;
         let told = &epochs.told[leader.index()];
-        let leads = told.flags.leads && told.reign.number == number;
+        let leads = told.flags.leads && told.leadership.number == number;
         if !leads || !replica.is_up[leader.index()] {
             return;
         }

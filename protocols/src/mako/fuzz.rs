@@ -14,7 +14,7 @@ use pangea_core::value::Value;
 use super::Message;
 use super::checkpoint::Meta;
 use super::closing::Adopted;
-use super::epochs::{Decided, Reign};
+use super::epochs::{Decided, Leadership};
 use super::forwarding::{decode_requests, encode_all};
 use super::log::{Entry, Executed, Logged, decode_abort, decode_entries, encode_entries};
 use super::outcomes::Outcomes;
@@ -220,14 +220,14 @@ fn look_at_state(input: &[u8]) -> Outcome {
 }
 
 fn states() -> Vec<Vec<u8>> {
-    let reign = Reign { number: Epoch(4), leader: NodeId(2) };
+    let leadership = Leadership { number: Epoch(4), leader: NodeId(2) };
     let log = || Adopted { epoch: Epoch(3), after: at(5), entries: entries() };
     let meta = Meta {
         log_head: LogPosition(9),
         log: log(),
         had: (Epoch(3), at(7)),
         committed: at(6),
-        reign,
+        leadership,
         reserved: 70_000,
         replaced: Some(Replaced { after: Epoch(3), upto: at(4) }),
         log_identities: vec![1, 2, 3],
@@ -237,13 +237,13 @@ fn states() -> Vec<Vec<u8>> {
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let known = Known {
         is_whole: true,
-        reign,
+        leadership,
         published: at(4),
         last_name: 70_000,
         agreement: Agreement::new(NodeId(0), &topology, agreement(), 0).durable_state(),
     };
     let rejoined = Rejoined {
-        reign,
+        leadership,
         upto: at(4),
         reserved: 70_000,
         log_identities: vec![1, 2, 3],

@@ -25,9 +25,9 @@
 //! | streams | §4.3 | `streams.rs`, `log.rs` | Append, Ack | who has which part of the log |
 //! | watermark and replay | §4.3, §4.4 | `watermark.rs` | Append | every outcome |
 //! | epochs | §5.2 | `epochs.rs` | Agreement | who leads |
-//! | manager | §5.2 | `manager.rs` | Agreement | that another leader is needed |
+//! | suspicion | §5.2 | `suspicion.rs` | Agreement | that another leader is needed |
 //! | closing | §5.2 | `closing.rs` | Report, Fetch, Tail, Append, Ack | the log of the epochs before |
-//! | rollback | §5.2 | `rollback.rs` | | what readers may see |
+//! | rollback | §5.2 | `rollback.rs` | | the rows that readers may see |
 //! | progress | §5.2 | `progress.rs` | Progress | who is alive |
 //! | reads | §8 | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
@@ -82,7 +82,6 @@ mod forwarding;
 mod fuzz;
 mod knowledge;
 pub mod log;
-mod manager;
 mod marks;
 mod messages;
 mod options;
@@ -95,6 +94,7 @@ mod rollback;
 mod state;
 mod stop;
 mod streams;
+mod suspicion;
 pub mod versions;
 mod waits;
 mod watermark;

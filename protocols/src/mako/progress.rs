@@ -5,7 +5,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
-use super::epochs::Reign;
+use super::epochs::Leadership;
 use super::messages::Message;
 use super::state::{Role, State};
 use super::versions::{EPOCH_MAX, Epoch};
@@ -15,7 +15,7 @@ use super::{Mako, Timer};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerState {
     /// The last epoch that it has heard of.
-    pub reign: Reign,
+    pub leadership: Leadership,
     /// The last epoch of which it knows that it has begun.
     pub begun: Epoch,
     /// The epoch of its log, and the last version of it.
@@ -82,7 +82,7 @@ impl PeerState {
         };
         let is_sound = [epoch, begun, log_epoch].into_iter().all(|epoch| epoch <= EPOCH_MAX);
         is_sound.then(|| Self {
-            reign: Reign { number: Epoch(epoch), leader },
+            leadership: Leadership { number: Epoch(epoch), leader },
             begun: Epoch(begun),
             rank: (Epoch(log_epoch), last),
             first,
@@ -96,8 +96,8 @@ impl PeerState {
 
     fn into_message(self) -> Message {
         Message::Progress {
-            epoch: self.reign.number.0,
-            leader: self.reign.leader,
+            epoch: self.leadership.number.0,
+            leader: self.leadership.leader,
             begun: self.begun.0,
             log_epoch: self.rank.0.0,
             last: self.rank.1,
@@ -122,7 +122,7 @@ impl State {
             is_settled: self.is_settled(),
         };
         PeerState {
-            reign: self.epochs.current,
+            leadership: self.epochs.current,
             begun: self.epochs.begun,
             rank: self.log.rank(),
             first: self.log.base(),
@@ -172,15 +172,18 @@ impl Mako {
         if !self.state.presence.is_ready {
             return;
         }
-        let (reign, begun) = (told.reign, told.begun);
+        let (leadership, begun) = (told.leadership, told.begun);
         self.state.transfer.stop_obsolete(from, told.published);
         let before = std::mem::replace(&mut self.state.epochs.told[from.index()], told);
-        if self.state.replica.topology.votes(reign.leader) {
-            self.begin_epoch(cx, reign);
+        if self.state.replica.topology.votes(leadership.leader) {
+            self.begin_epoch(cx, leadership);
         }
         self.note_begun(begun);
         let is_leader = self.state.leader() == Some(from);
-        if is_leader && before.reign.number < reign.number && !self.state.has_log_of_epoch() {
+        if is_leader
+            && before.leadership.number < leadership.number
+            && !self.state.has_log_of_epoch()
+        {
             // It may not have known the epoch when it got the report.
             self.send_report(cx, false);
         }
@@ -194,7 +197,7 @@ mod tests {
     #[test]
     fn what_a_node_tells_survives_its_message() {
         let told = PeerState {
-            reign: Reign { number: Epoch(7), leader: NodeId(2) },
+            leadership: Leadership { number: Epoch(7), leader: NodeId(2) },
             begun: Epoch(6),
             rank: (Epoch(5), SnapshotVersion(90)),
             first: SnapshotVersion(30),

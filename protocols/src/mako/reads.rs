@@ -125,7 +125,7 @@ impl Mako {
             leading.fresh.push((leader, token));
         } else {
             let told = &epochs.told[leader.index()];
-            let leads = told.flags.leads && told.reign.number == number && number > Epoch(0);
+            let leads = told.flags.leads && told.leadership.number == number && number > Epoch(0);
             if !leads || !replica.is_up[leader.index()] {
                 return;
             }

@@ -13,7 +13,7 @@ use pangea_core::protocol::{Cx, Durable};
 
 use super::Mako;
 use super::closing::Adopted;
-use super::epochs::{Decided, Reign};
+use super::epochs::{Decided, Leadership};
 use super::forwarding::decode_reserved;
 use super::state::State;
 use super::streams::Appended;
@@ -56,8 +56,8 @@ impl State {
                 }
             }
             kind::PROMISED_EPOCH => {
-                let reign = Reign::decode(&mut Reader::new(&payload)).expect(INTACT);
-                mutate!(MakoEpochForgotten: self.epochs.current = reign => ());
+                let leadership = Leadership::decode(&mut Reader::new(&payload)).expect(INTACT);
+                mutate!(MakoEpochForgotten: self.epochs.current = leadership => ());
             }
             kind::CEILING => self.origin.restore(decode_reserved(&payload)),
             kind::AGREEMENT => {

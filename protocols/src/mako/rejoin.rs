@@ -18,7 +18,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 
 use super::Mako;
-use super::epochs::{Decided, Reign};
+use super::epochs::{Decided, Leadership};
 use super::state::State;
 use super::versions::{EPOCH_MAX, Epoch};
 use crate::agreement::{Agreement, DurableState, Record};
@@ -36,7 +36,7 @@ pub struct Known {
     /// Whether the peer itself has its complete log.
     pub(super) is_whole: bool,
     /// The last epoch that the peer has heard of.
-    pub(super) reign: Reign,
+    pub(super) leadership: Leadership,
     /// The last version that readers see there.
     pub(super) published: SnapshotVersion,
     /// The last number of the replica that the peer knows.
@@ -47,7 +47,7 @@ pub struct Known {
 /// The log record of a replica that lost its disk and has heard from its peers.
 #[derive(Debug)]
 pub(super) struct Rejoined {
-    pub(super) reign: Reign,
+    pub(super) leadership: Leadership,
     pub(super) upto: SnapshotVersion,
     pub(super) reserved: u64,
     pub(super) log_identities: Vec<u64>,
@@ -63,7 +63,7 @@ pub(super) struct Replaced {
     pub upto: SnapshotVersion,
 }
 
-impl Reign {
+impl Leadership {
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         out.put_varint(self.number.0);
         out.put_u16(self.leader.0);
@@ -131,7 +131,7 @@ impl State {
     pub(super) fn known_of(&self, node: NodeId, is_whole: bool) -> Known {
         Known {
             is_whole,
-            reign: self.epochs.current,
+            leadership: self.epochs.current,
             published: self.commit.published,
             last_name: self.last_name_of(node),
             agreement: self.epochs.driver.agreement().durable_state(),
@@ -148,10 +148,10 @@ impl State {
         rejoined.agreement
     }
 
-    fn take_rejoined(&mut self, Rejoined { reign, upto, reserved, .. }: &Rejoined) {
-        self.epochs.current = *reign;
+    fn take_rejoined(&mut self, Rejoined { leadership, upto, reserved, .. }: &Rejoined) {
+        self.epochs.current = *leadership;
         self.origin.restore(*reserved);
-        self.replaced = Some(Replaced { after: reign.number, upto: *upto });
+        self.replaced = Some(Replaced { after: leadership.number, upto: *upto });
     }
 }
 
@@ -184,15 +184,15 @@ impl Mako {
     /// The peers have told their knowledge of this replica.
     pub(super) fn continue_from(&mut self, cx: &mut Cx<'_, Self>, all: Vec<(NodeId, Known)>) {
         let state = &mut self.state;
-        let (mut reign, mut upto) = (state.epochs.current, SnapshotVersion::ZERO);
+        let (mut leadership, mut upto) = (state.epochs.current, SnapshotVersion::ZERO);
         let mut last_name = 0;
         let mut agreement = Vec::new();
         for (peer, known) in all {
             upto = upto.max(known.published);
             last_name = last_name.max(known.last_name);
-            let is_sound = state.replica.topology.votes(known.reign.leader);
-            if known.reign.number > reign.number && is_sound {
-                reign = known.reign;
+            let is_sound = state.replica.topology.votes(known.leadership.leader);
+            if known.leadership.number > leadership.number && is_sound {
+                leadership = known.leadership;
             }
             if state.replica.topology.votes(peer) {
                 agreement.push(known.agreement);
@@ -201,7 +201,7 @@ impl Mako {
         let reserved = last_name + UNKNOWN_MAX;
         let log_identities = state.presence.log_identities.clone();
         let agreement = DurableState::merge(agreement);
-        let rejoined = Rejoined { reign, upto, reserved, log_identities, agreement };
+        let rejoined = Rejoined { leadership, upto, reserved, log_identities, agreement };
         let position = state.replica.persist(cx, &kind::REJOINED, rejoined.encode());
         state.take_rejoined(&rejoined);
         (state.epochs.record, state.origin.record) = (position, position);
@@ -239,7 +239,7 @@ impl Known {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
-        self.reign.encode(&mut out);
+        self.leadership.encode(&mut out);
         out.put_varint(self.published.0);
         out.put_varint(self.last_name);
         out.put_bytes(&self.agreement.encode());
@@ -256,14 +256,14 @@ impl Memory for Known {
             1 => true,
             _ => return Err(DecodeError::new(WHAT)),
         };
-        let reign = Reign::decode(from)?;
+        let leadership = Leadership::decode(from)?;
         let published = SnapshotVersion(number(from, WHAT)?);
         let last_name = number(from, WHAT)?;
         let is_sound = |decided: &Decided| decided.is_plausible();
         let agreement = DurableState::decode(from.bytes(WHAT)?, node_count, &is_sound);
         let agreement = agreement.map_err(|_| DecodeError::new(WHAT))?;
         match from.is_empty() && last_name < NUMBER_MAX - UNKNOWN_MAX {
-            true => Ok(Self { is_whole, reign, published, last_name, agreement }),
+            true => Ok(Self { is_whole, leadership, published, last_name, agreement }),
             false => Err(DecodeError::new(WHAT)),
         }
     }
@@ -276,7 +276,7 @@ impl Memory for Known {
 impl Rejoined {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
-        self.reign.encode(&mut out);
+        self.leadership.encode(&mut out);
         out.put_varint(self.upto.0);
         out.put_varint(self.reserved);
         self.log_identities.iter().for_each(|log_identity| out.put_u64(*log_identity));
@@ -288,12 +288,12 @@ impl Rejoined {
     pub(super) fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
         const WHAT: &str = "rejoin";
         let from = &mut Reader::new(bytes);
-        let reign = Reign::decode(from)?;
+        let leadership = Leadership::decode(from)?;
         let upto = SnapshotVersion(number(from, WHAT)?);
         let reserved = number(from, WHAT)?;
         let log_identities = (0..node_count).map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { reign, upto, reserved, log_identities, agreement })
+        Ok(Self { leadership, upto, reserved, log_identities, agreement })
     }
 }

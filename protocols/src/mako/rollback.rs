@@ -11,7 +11,7 @@ use super::Mako;
 use super::state::{Role, State};
 
 impl Mako {
-    /// Ends the reign of this leader.
+    /// Ends the leadership of this leader.
     pub(super) fn roll_back(&mut self, cx: &mut Cx<'_, Self>) {
         let State { role, commit, log, counters, origin, .. } = &mut self.state;
         let Role::Leading(leading) = std::mem::replace(role, Role::Following) else { return };

@@ -23,7 +23,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
 use super::closing::Report;
-use super::epochs::Reign;
+use super::epochs::Leadership;
 use super::log::{Logged, decode_entries, encode_entries};
 use super::messages::Message;
 use super::state::{Role, State};
@@ -220,7 +220,7 @@ impl Mako {
         (after, committed): (SnapshotVersion, SnapshotVersion),
         entries: &Bytes,
     ) {
-        let Reign { number, leader } = self.state.epochs.current;
+        let Leadership { number, leader } = self.state.epochs.current;
         let is_current = leader == from && leader != self.state.replica.me && number == epoch;
         if !is_current {
             return cx.mark("mako.log_of_another_epoch");
@@ -262,7 +262,7 @@ impl Mako {
     /// Tells the leader that the log up to its end is on the disk, when it is.
     pub(super) fn send_ack(&mut self, cx: &mut Cx<'_, Self>) {
         let State { log, epochs, replica, checkpoints, .. } = &self.state;
-        let Reign { number, leader } = epochs.current;
+        let Leadership { number, leader } = epochs.current;
         let counts = replica.votes() && self.state.is_whole() && checkpoints.installed.is_none();
         if !counts || !self.state.has_log_of_epoch() || leader == replica.me {
             return;

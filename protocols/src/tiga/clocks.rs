@@ -136,8 +136,8 @@ impl Clocks {
         self.doubted.map_or(due, |(back, _)| due.min(back))
     }
 
-    /// Compares a reading with that of the last step. Returns the jump, if it is more than `most`. A
-    /// node at which nothing happens has no step for `pause`, so only what is more is doubted.
+    /// Compares a reading with that of the last step. Returns the jump, if it is more than `most`.
+    /// A node at which nothing happens has no step for `pause`, so only what is more is doubted.
     fn note_step(&mut self, now: Timestamp, most: Span, pause: Span) -> Option<Span> {
         let last = self.last.replace(now)?;
         let jump = now.since(last);
@@ -281,9 +281,9 @@ mod tests {
         assert_eq!(clocks.due(3, MOST), 0, "nobody has denied it");
     }
 
-    /// Story: a clock that was ahead and corrected jumped by an hour, and was believed at once: what
-    /// its peers had told of it before the jump was taken for their word on the jump. Its shard
-    /// ordered transactions an hour ahead (seed 442 of the wild runs).
+    /// Story: a clock that was ahead and corrected jumped by an hour, and was believed at once:
+    /// what its peers had told of it before the jump was taken for their word on the jump. Its
+    /// shard ordered transactions an hour ahead (seed 442 of the wild runs).
     #[test]
     fn a_jump_of_a_clock_that_is_corrected_is_doubted_too() {
         let mut clocks = ahead_of(&[5 * SECOND, 5 * SECOND]);

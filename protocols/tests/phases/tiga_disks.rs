@@ -111,8 +111,8 @@ fn fast_behind_a_checkpoint() -> (usize, usize) {
     (acknowledged.len(), acknowledged.iter().filter(is_lost).count())
 }
 
-/// §3.4: fast replies wait for the disk. What a replica accepts behind a checkpoint in its memory
-/// does not survive a restart as a part of the view.
+/// Tiga §3.4: fast replies wait for the disk. What a replica accepts behind a checkpoint in its
+/// memory does not survive a restart as a part of the view.
 #[test]
 fn a_replica_behind_a_checkpoint_in_memory_sends_no_fast_replies() {
     assert_eq!(fast_behind_a_checkpoint(), (0, 0), "all three replicas have to reply");
@@ -268,8 +268,8 @@ fn a_leader_leads_when_the_log_of_its_view_is_on_its_disk() {
     assert_eq!(leader_whose_disk_stalls(), (0, 1));
 }
 
-/// §4: a coordinator crashed when one of two leaders had its transaction. The other one gets it
-/// from the first.
+/// Tiga §4: a coordinator crashed when one of two leaders had its transaction. The other one gets
+/// it from the first.
 #[test]
 fn a_transaction_of_a_restarted_coordinator_that_one_of_two_leaders_has_commits() {
     let mut cluster = two_shards(&["a", "b", "c"], Tiga::by_hand());

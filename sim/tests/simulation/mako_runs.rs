@@ -32,7 +32,7 @@ fn mako_keeps_its_guarantee_and_loses_nothing_under_faults() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
-/// §5.2: a leader that was replaced rolls back what it has executed, and answers nobody. Its
+/// Mako §5.2: a leader that was replaced rolls back what it has executed, and answers nobody. Its
 /// clients are answered by the log of the next one.
 #[test]
 fn a_leader_that_was_replaced_answers_nobody() {
@@ -48,8 +48,8 @@ fn a_leader_that_was_replaced_answers_nobody() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
-/// §5.2: "If a shard fails during the steps of closing an old epoch, the CM will initiate a further
-/// configuration change".
+/// Mako §5.2: "If a shard fails during the steps of closing an old epoch, the CM will initiate a
+/// further configuration change".
 #[test]
 fn leaders_that_fail_one_after_the_other_lose_nothing() {
     let mut fetched = 0;

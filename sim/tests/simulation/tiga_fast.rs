@@ -87,8 +87,8 @@ fn the_quicker_path_is_chosen() {
     }
 }
 
-/// Seed 50385 has a story: a replica that had lost its disk waited for a transaction of the log of a
-/// view, in a cell that it had published and forgotten meanwhile. Nobody had it any more.
+/// Seed 50385 has a story: a replica that had lost its disk waited for a transaction of the log of
+/// a view, in a cell that it had published and forgotten meanwhile. Nobody had it any more.
 #[test]
 fn divided_transactions_keep_their_guarantee_on_the_fast_path_under_faults() {
     let marks = ["tiga.fast_commit_of_shards", "tiga.late_at_follower", "tiga.recovered"];

@@ -19,7 +19,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
-use super::epochs::{Decided, Reign};
+use super::epochs::{Decided, Leadership};
 use super::progress::PeerState;
 use super::state::State;
 use super::versions::{COUNT_ENOUGH, EPOCH_MAX, Epoch, count_of, epoch_of};
@@ -87,7 +87,7 @@ impl State {
         let has_begun = self.epochs.begun == number;
         // It does not know what it had executed and sent before it restarted.
         let has_restarted =
-            told.reign.number == number && !told.flags.leads && !told.flags.is_closing;
+            told.leadership.number == number && !told.flags.leads && !told.flags.is_closing;
         // A replica that lost its disk counts again in the next epoch.
         let is_awaited = |node: NodeId| {
             let replaced_after = self.told_by(node, now).replaced_after;
@@ -145,7 +145,7 @@ impl Mako {
         if !agreement.is_leader() || agreement.end() != epochs.taken {
             return;
         }
-        let (now, Reign { number, leader }) = (cx.now.at, epochs.current);
+        let (now, Leadership { number, leader }) = (cx.now.at, epochs.current);
         if self.state.is_epoch_due(now) {
             let Some(leader) = self.state.candidate(now) else { return };
             if number.0 < EPOCH_MAX {
@@ -154,7 +154,7 @@ impl Mako {
             }
         } else if epochs.begun < number {
             let told = self.state.told_by(leader, now);
-            if told.reign.number == number && told.flags.is_closed {
+            if told.leadership.number == number && told.flags.is_closed {
                 cx.mark("mako.end_proposed");
                 self.propose(Decided::Closed { number: number.0, end: told.rank.1 });
             }
