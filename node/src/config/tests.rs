@@ -126,7 +126,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("[wan]", "[clock]\nerror_ms = 70000\n[wan]", 25, "error_ms = 70000: must be from 0 to"),
         ("[wan]", "[clock]\nwrong = 1\n[wan]", 26, "unknown field `wrong`"),
         ("[toy]", "[minerva]", 29, "unknown field `minerva`"),
-        ("[toy]", "[tyo]", 29, "unknown field `tyo`; did you mean `toy`?"),
+        ("[toy]", "[too]", 29, "unknown field `too`; did you mean `toy`?"),
     ];
     for (good, bad, line, message) in cases {
         assert_eq!(GOOD.matches(good).count(), 1, "{good} occurs once in the text");

@@ -121,7 +121,7 @@ enum Profile {
     /// A leader is not heard, or hears nobody, and goes on. For Mako.
     Deposed,
     /// Leaders fail one after the other. For Mako.
-    Several,
+    Successive,
 }
 
 impl Profile {

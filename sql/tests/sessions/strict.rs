@@ -72,14 +72,14 @@ fn strict_reads_of_tables_about_the_node_wait_for_nobody() {
 }
 
 /// A node that is told of a commit before it has published it: by another one, or by replies.
-struct Told {
+struct Asked {
     memory: MemoryEngine,
     /// The versions that sessions have waited for.
     awaited: Mutex<Vec<SnapshotVersion>>,
 }
 
 #[async_trait::async_trait]
-impl Engine for Told {
+impl Engine for Asked {
     fn store(&self) -> &Arc<Store> {
         self.memory.store()
     }
@@ -119,7 +119,7 @@ impl Engine for Told {
 /// Story: the first SELECT after an INSERT took a round trip to a majority.
 #[test]
 fn a_read_of_own_writes_waits_for_this_node_alone() {
-    let engine = Arc::new(Told { memory: MemoryEngine::new(), awaited: Mutex::default() });
+    let engine = Arc::new(Asked { memory: MemoryEngine::new(), awaited: Mutex::default() });
     let plans = Arc::new(Shared::default());
     let mut session = Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap();
     let mut waits = |sql: &str| {

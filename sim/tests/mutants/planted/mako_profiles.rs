@@ -20,7 +20,7 @@ impl Profile {
             Bug::MakoOutcomesForgotten | Bug::MakoOutcomesNotTransferred => &[Self::Away],
             Bug::MakoRejoinedVotes | Bug::MakoFirstTailTaken => &[Self::Replaced],
             Bug::MakoOwnEntrySuffices | Bug::MakoAckBeforeFsync | Bug::MakoEpochForgotten => {
-                &[Self::Several, Self::Deposed]
+                &[Self::Successive, Self::Deposed]
             }
             _ => &[Self::Drawn],
         }
@@ -30,7 +30,7 @@ impl Profile {
     pub(super) fn run_mako(self, seed: u64, planted: Option<Bug>) -> Report {
         let (settings, options) = match self {
             Self::Deposed => mako_drawn::deposed(seed, "list-append"),
-            Self::Several => mako_drawn::several(seed, "list-append"),
+            Self::Successive => mako_drawn::several(seed, "list-append"),
             Self::Away => mako_drawn::away(seed, "list-append"),
             Self::Replaced => mako_drawn::replaced(seed, "list-append"),
             Self::Upgraded => mako_drawn::upgraded(seed),
