@@ -34,7 +34,7 @@ fn a_cell_is_committed_when_f_plus_1_replicas_have_it_durably() {
 /// Tiga §3.4: a super quorum is equal, so the transaction commits before the log does.
 #[test]
 fn a_transaction_commits_by_equal_replies_before_the_log_does() {
-    let options = Options { path: Path::Super, ..Tiga::by_hand() };
+    let options = Options { path: Path::Super, headroom_ms: Some(10), ..Tiga::by_hand() };
     let mut cluster = cluster(options, &[0, 1, 2]);
     cluster.transcript.pause("the window of hashes passes after a first transaction");
     cluster.call_declared(1, "put x 1");
