@@ -10,8 +10,8 @@
 //! it, and no peer needs it that is only a little behind. For a peer that is further behind than
 //! `behind_bytes` nothing is kept: it takes a checkpoint (`checkpoint.rs`). The last cells are also
 //! kept for the hashes of the next view. Decisions are forgotten when all voting replicas of all
-//! shards have the logs with which the view begins. One without a vote that was away gets the log of
-//! the view from its leader, behind a checkpoint if it needs one (`view_change.rs`).
+//! shards have the logs with which the view begins. One without a vote that was away gets the log
+//! of the view from its leader, behind a checkpoint if it needs one (`view_change.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -21,8 +21,8 @@
 //!   or later.
 //!   - If it is later, the log of the replica that tells it ends at the cell or later, because the
 //!     log with which a view begins has all that was acknowledged in earlier ones.
-//!   - If it is v, and the leader of v has answered, the leader's log ends at the cell or later: the
-//!     leader replies when the cell is in its log, and on its disk.
+//!   - If it is v, and the leader of v has answered, the leader's log ends at the cell or later:
+//!     the leader replies when the cell is in its log, and on its disk.
 //!   - If it is v without an answer of its leader, ⌈f/2⌉ + 1 of f + 1 answers have told a reply at
 //!     the stamp or later, or a later log. With more answers there are as many more of them.
 //!

@@ -70,8 +70,8 @@ fn leaders_move_near_the_clients_and_stay_there() {
     }
 }
 
-/// Clocks that are an hour ahead, a quarter of one behind after a restart, or stand still. Seeds with
-/// a story: in 1001 and 1023 a follower whose clock was an hour ahead had replied on the fast path,
+/// Clocks that are an hour ahead, a quarter of one behind after a restart, or stand still. Seeds
+/// with a story: in 1001 and 1023 a follower whose clock was an hour ahead had replied on the fast path,
 /// and strict reads waited for its cell.
 #[test]
 fn wild_clocks_cost_seconds_and_no_order() {
