@@ -319,8 +319,6 @@ pub fn drawn_fast(seed: u64) -> (Settings, Options) {
         approach: [Approach::Detective, Approach::Detective, Approach::Auto][dice.usize(..3)],
         leaders: ["rotated", "auto"][dice.usize(..2)].to_owned(),
         colocation_ms: dice.u64(..40),
-        // Measured. With more of it the logs commit before the replies.
-        headroom_ms: None,
         ..options
     };
     let clients_per_node = [2, 6][dice.usize(..2)];
