@@ -91,6 +91,7 @@ fn a_node_whose_output_nobody_reads_ends_at_a_signal() {
     let is_ready = lines.any(|line| line.starts_with("ready:"));
     drop((lines, node.stderr.take()));
     kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    // A child can't be waited for with a deadline, so it is polled.
     let began = Instant::now();
     while node.try_wait().unwrap().is_none() && began.elapsed() < DEADLINE {
         std::thread::sleep(Duration::from_millis(10));

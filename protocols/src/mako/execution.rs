@@ -72,7 +72,7 @@ impl Leading {
 }
 
 impl State {
-    /// The size in bytes of what this leader has taken and not published.
+    /// The size in bytes of the transactions that this leader has taken and not published.
     pub(super) fn unsettled_bytes(&self) -> u64 {
         let Role::Leading(leading) = &self.role else { return 0 };
         let unsettled = match self.commit.published == self.log.last() {

@@ -163,7 +163,7 @@ impl Mako {
         }
     }
 
-    /// Sends each follower what it has not been sent.
+    /// Sends each follower the entries that it has not been sent.
     pub(super) fn send_log(&mut self, cx: &mut Cx<'_, Self>) {
         if !self.state.is_sending() {
             return;

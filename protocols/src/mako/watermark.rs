@@ -74,7 +74,7 @@ pub(super) fn commit_point(acked: &[Option<SnapshotVersion>]) -> Option<Snapshot
 }
 
 impl Mako {
-    /// Publishes what is committed, and answers the clients of this node.
+    /// Publishes committed entries, and answers the clients of this node.
     pub(super) fn advance_watermark(&mut self, cx: &mut Cx<'_, Self>) {
         if let Role::Leading(_) = self.state.role {
             let point = commit_point(&self.state.acked()).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Mako {
         }
     }
 
-    /// Publishes what is committed, up to a number of writes. Returns whether something is left.
+    /// Publishes committed entries, up to a number of writes. Returns whether something is left.
     pub(super) fn publish_committed(&mut self, cx: &mut Cx<'_, Self>, writes_max: usize) -> bool {
         let before = self.state.commit.published;
         let mut left = writes_max;

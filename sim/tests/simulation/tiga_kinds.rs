@@ -10,7 +10,7 @@ use crate::tiga_placed as placed;
 /// The settings of a seed.
 pub type Draw = fn(u64) -> (Settings, Options);
 
-/// Each kind, and what its runs are like.
+/// Each kind, and a description of its runs.
 pub const KINDS: [(&str, Draw, &str); 20] = [
     ("drawn", drawn::drawn, "one shard, all faults"),
     ("divided", drawn::drawn_divided, "two or three shards, all faults"),
