@@ -1,8 +1,8 @@
 //! The headroom of stamps (§3.1, figure 13): by how much they are later than the expected arrival.
 //!
 //! Where transactions have to be in time, too little of it costs a round trip, and too much costs
-//! the time itself. The paper adds a fixed 10 ms. Here a coordinator measures a sufficient one: if a
-//! transaction was late, the headroom grows, and each one that was in time takes a hundredth of
+//! the time itself. The paper adds a fixed 10 ms. Here a coordinator measures a sufficient one: if
+//! a transaction was late, the headroom grows, and each one that was in time takes a hundredth of
 //! that away. So about one of a hundred is late. `headroom_ms` sets a fixed one.
 //!
 //! A transaction has to be in time at the replicas of a super quorum if it is to commit by their
