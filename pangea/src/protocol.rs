@@ -272,7 +272,12 @@ impl std::str::FromStr for Setting {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not of the form minerva.solver=greedy");
         let (path, value) = text.split_once('=').ok_or_else(wrong)?;
-        let (protocol, key) = path.trim().split_once('.').ok_or_else(wrong)?;
+        let nameless = || {
+            format!(
+                "{text:?} names no protocol: write PROTOCOL.{text}, as in minerva.solver=greedy"
+            )
+        };
+        let (protocol, key) = path.trim().split_once('.').ok_or_else(nameless)?;
         if protocol.is_empty() || key.is_empty() || key.contains('.') {
             return Err(wrong());
         }

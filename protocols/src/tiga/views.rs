@@ -25,7 +25,6 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::collection::Kept;
-use super::commit::Commit;
 use super::decided::{Decided, View};
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
@@ -240,12 +239,9 @@ impl State {
         }
     }
 
-    /// The position up to which no view can change the log: with several shards, each of which must
-    /// have committed its cells up to there, what has been published.
+    /// The position up to which no view can change the log.
     pub(super) fn settled(&self) -> Position {
-        let Commit { committed, published, .. } = self.commit;
-        let settled = if self.is_divided() { published } else { committed };
-        mutate!(SettledAlone: settled => committed).max(self.settled)
+        self.commit.committed.max(self.settled)
     }
 
     pub(super) fn doubt(&self) -> Span {
