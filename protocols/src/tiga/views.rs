@@ -25,6 +25,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
 use super::collection::Kept;
+use super::commit::Commit;
 use super::decided::{Decided, View};
 use super::log::{Position, Suffix, ViewNumber};
 use super::messages::Message;
@@ -239,9 +240,13 @@ impl State {
         }
     }
 
-    /// The position up to which no view can change the log.
+    /// The position up to which no view can change the log. With several shards only what has been
+    /// published counts: until then a replica may need rows and lists of the other shards, and its
+    /// peers keep the log for it.
     pub(super) fn settled(&self) -> Position {
-        self.commit.committed.max(self.settled)
+        let Commit { committed, published, .. } = self.commit;
+        let settled = if self.is_divided() { published } else { committed };
+        settled.max(self.settled)
     }
 
     pub(super) fn doubt(&self) -> Span {
