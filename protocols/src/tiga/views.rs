@@ -108,13 +108,17 @@ pub(super) struct Views {
 }
 
 impl PeerState {
-    /// The node may come back, and not be stopping.
+    /// The node may come back, and not be stopping. How it has ended as a leader is still true.
     pub(super) fn forget_stop(&mut self) {
         self.is_leaving = false;
         let kept = &mut self.kept;
-        (kept.is_settled, kept.is_quiet, kept.is_sealed, kept.is_over) =
-            (false, false, false, false);
+        (kept.is_settled, kept.is_over) = (false, false);
         (kept.seal, kept.accepted) = (0, SnapshotVersion::ZERO);
+    }
+
+    /// The node has come back, and may lead.
+    pub(super) fn forget_end(&mut self) {
+        (self.kept.is_quiet, self.kept.is_sealed) = (false, false);
     }
 }
 

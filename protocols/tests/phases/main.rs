@@ -57,6 +57,7 @@ mod stragglers;
 mod support;
 mod tiga_disks;
 mod tiga_links;
+mod tiga_stops;
 mod transcripts;
 mod transfer;
 mod upgrade;
