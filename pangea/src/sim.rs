@@ -172,7 +172,11 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
-    /// Number of further regions with one non-voting replica each; requires --protocol tiga
+    /// Number of further regions with one non-voting replica each
+    #[arg(help = format!(
+        "Number of further regions with one non-voting replica each; requires --protocol {}",
+        partial_names()
+    ))]
     #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
     non_voting: usize,
     /// Number of caches of each node; requires a protocol that has them

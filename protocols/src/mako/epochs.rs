@@ -89,6 +89,8 @@ pub(super) struct Epochs {
     pub end: SnapshotVersion,
     /// The number of epochs in a row that did not begin.
     pub failures: u32,
+    /// Since when a replica has more links than the leader, if this one is the manager.
+    pub outdone_since: Option<Timestamp>,
     /// When each node was last heard.
     pub heard_at: Vec<Timestamp>,
     /// The last report of each node.
@@ -107,6 +109,7 @@ impl Epochs {
             begun: Epoch(0),
             end: SnapshotVersion::ZERO,
             failures: 0,
+            outdone_since: None,
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }

@@ -1,5 +1,5 @@
-//! The scripts of `sql/tests/slt` on protocols that partition tables: on one node, and with tables
-//! partitioned over two.
+//! The scripts of `sql/tests/slt` on one node of some protocols, and with tables partitioned over two
+//! nodes of those that do that.
 
 mod corpus;
 mod many;
@@ -19,6 +19,7 @@ use pangea_core::txn::Registry;
 use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 use pangea_sql::Shared;
 use script::{Ground, scripts, session};
@@ -130,6 +131,11 @@ fn every_script_sees_the_same_on_tiga() {
 }
 
 #[test]
+fn every_script_sees_the_same_on_mako() {
+    check_scripts::<Mako>(1);
+}
+
+#[test]
 fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_calvin() {
     check_scripts::<Calvin>(2);
 }
@@ -147,6 +153,11 @@ fn check_corpus<P: Protocol>(nodes: usize) {
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_on_calvin() {
     check_corpus::<Calvin>(1);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_on_mako() {
+    check_corpus::<Mako>(1);
 }
 
 #[test]
