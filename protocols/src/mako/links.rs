@@ -7,12 +7,11 @@
 //! ```
 //!
 //! Each node tells whom it does not hear. If the manager knows a replica that is linked with more
-//! nodes than the leader is, and that stays so for as long as a suspicion takes, it begins an epoch.
-//! Among the replicas that may lead it prefers the one with the most links. The paper has no case
-//! in which a node hears some of the others only.
+//! nodes than the leader is, and that stays so for as long as a suspicion takes, it begins an epoch
+//! of the one with the most links. The paper has no case in which a node hears some of the others
+//! only.
 
 use pangea_core::ids::NodeId;
-use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 
 use super::Mako;
@@ -75,8 +74,8 @@ impl State {
 
 impl Mako {
     /// The manager notes whether a replica that may lead has more links than the leader.
-    pub(super) fn note_links(&mut self, cx: &mut Cx<'_, Self>, is_manager: bool) {
-        let (state, now) = (&self.state, cx.now.at);
+    pub(super) fn note_links(&mut self, now: Timestamp, is_manager: bool) {
+        let state = &self.state;
         let is_outdone = is_manager
             && state.leader().is_some_and(|leader| {
                 let links = state.links(now);
@@ -84,12 +83,7 @@ impl Mako {
                 most > Some(links.count(leader))
             });
         let since = &mut self.state.epochs.outdone_since;
-        if !is_outdone {
-            *since = None;
-        } else if since.is_none() {
-            cx.mark("mako.outdone");
-            *since = Some(now);
-        }
+        *since = is_outdone.then(|| since.unwrap_or(now));
     }
 }
 

@@ -10,9 +10,9 @@
 //!     | agreement: closed ------------------------------------> | executes transactions
 //! ```
 //!
-//! The leader of agreement is the manager. Of the replicas that are heard it chooses those with the
-//! most links (`links.rs`), of these the one with the best log, and then the first one, so that
-//! leaders are in the first region (§4.1).
+//! The leader of agreement is the manager. It chooses the replica with the best log of those that
+//! are heard, and then the first one, so that leaders are in the first region (§4.1). If some nodes
+//! do not hear the leader, it prefers the replicas with the most links (`links.rs`).
 
 use std::cmp::Reverse;
 
@@ -121,10 +121,11 @@ impl State {
     /// The leader of an epoch that begins now.
     fn candidate(&self, now: Timestamp) -> Option<NodeId> {
         let stuck = self.leader().filter(|_| self.is_stuck(now));
-        let links = self.links(now);
+        // For a moment after a death, those who have not noticed it have one link more.
+        let links = self.is_outdone(now).then(|| self.links(now));
         let rank = |node: &NodeId| {
-            let log = self.told_by(*node, now).rank;
-            (stuck != Some(*node), links.count(*node), log, Reverse(*node))
+            let links = links.as_ref().map_or(0, |links| links.count(*node));
+            (stuck != Some(*node), links, self.told_by(*node, now).rank, Reverse(*node))
         };
         self.fit(now).max_by_key(rank)
     }
@@ -153,15 +154,18 @@ impl Mako {
         let agreement = epochs.driver.agreement();
         let is_manager = agreement.is_leader();
         if !is_manager || agreement.end() != epochs.taken {
-            return self.note_links(cx, is_manager);
+            return self.note_links(cx.now.at, is_manager);
         }
-        self.note_links(cx, true);
+        self.note_links(cx.now.at, true);
         let epochs = &self.state.epochs;
         let (now, Leadership { number, leader }) = (cx.now.at, epochs.current);
         if self.state.is_epoch_due(now) {
             let Some(leader) = self.state.candidate(now) else { return };
             if number.0 < EPOCH_MAX {
                 cx.mark("mako.epoch_proposed");
+                if self.state.is_outdone(now) {
+                    cx.mark("mako.outdone");
+                }
                 self.propose(Decided::Epoch { number: number.0 + 1, leader });
             }
         } else if epochs.begun < number {
