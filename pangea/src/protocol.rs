@@ -127,8 +127,8 @@ pub fn partial_names() -> String {
 
 /// Returns the names of the protocols with which a region may lack some shards, for texts.
 pub fn placed_names() -> String {
-    let is_partitioned = |name| with_protocol(name, SupportsPartitions).unwrap_or(false);
-    let is_partial = |name| with_protocol(name, SupportsPartial).unwrap_or(false);
+    let is_partitioned = |name: &str| with_protocol(name, SupportsPartitions).unwrap_or(false);
+    let is_partial = |name: &str| with_protocol(name, SupportsPartial).unwrap_or(false);
     names_of(|name| is_partitioned(name) && is_partial(name))
 }
 

@@ -28,7 +28,7 @@ use pangea_sweep::plan_error::unknown;
 use crate::failure::Failure;
 use crate::protocol::{
     CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, options_table,
-    simulator_of, with_protocol,
+    partial_names, simulator_of, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;

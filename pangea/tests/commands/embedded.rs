@@ -193,7 +193,8 @@ fn another_program_continues_with_mako_after_a_kill() {
         let mut connection = cluster.connect(0).unwrap();
         connection.query("create table doubled (value int primary key)", &[]).unwrap();
         connection.query("insert into doubled values (1)", &[]).unwrap();
-        drop((connection, cluster));
+        drop(connection);
+        drop(cluster);
         let mut expected = 1;
         // Each of them ends as if it was killed.
         for is_newer in [true, false, true] {
