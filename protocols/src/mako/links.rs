@@ -1,7 +1,7 @@
 //! Links: a leader that some node does not hear makes way for one that all hear.
 //!
 //! ```text
-//!   N x x x x x leader      R hears both, so it could lead for all. N's clients wait until it does.
+//!   N x x x x x leader      R hears both, so it can lead for all. N's clients wait for that.
 //!    \          /
 //!     R --------
 //! ```

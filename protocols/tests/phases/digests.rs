@@ -90,8 +90,8 @@ fn differ_in_a_row() -> (Cluster, usize) {
     (cluster, flipped)
 }
 
-/// Mako's followers apply the writes of their leader, so a difference in a row that the leader reads
-/// is in no write of a follower.
+/// Mako's followers apply the writes of their leader, so a difference in a row that the leader
+/// reads is in no write of a follower.
 #[test]
 fn a_replica_of_mako_whose_row_differs_stops_in_its_turn_and_the_others_go_on() {
     for is_leader in [false, true] {

@@ -463,8 +463,7 @@ impl<P: Transcribed> ClusterOf<P> {
                 node.fresh.insert(ticket, version);
             }
             Effect::Checkpoint { checkpoint, pin, .. } => {
-                let of = || P::version(checkpoint.version);
-                text.note(id, || format!("begins a checkpoint of {}", of()));
+                text.note(id, || words::begun_checkpoint::<P>(checkpoint.version));
                 node.writing = Some((checkpoint, pin));
             }
             Effect::Truncate(first) => {

@@ -1,5 +1,5 @@
-//! The scripts of `sql/tests/slt` on one node of some protocols, and with tables partitioned over two
-//! nodes of those that do that.
+//! The scripts of `sql/tests/slt` on one node of some protocols, and with tables partitioned over
+//! two nodes of those that do that.
 
 mod corpus;
 mod many;

@@ -350,6 +350,11 @@ pub fn fetch<P: Transcribed>(source: NodeId, bid: u64) -> P::Message {
     P::of_streams(fetch)
 }
 
+/// The begin of a checkpoint.
+pub fn begun_checkpoint<P: Transcribed>(version: SnapshotVersion) -> String {
+    format!("begins a checkpoint of {}", P::version(version))
+}
+
 /// The report of a master term.
 pub fn master_term(
     (shard, from): (ShardId, SnapshotVersion),
