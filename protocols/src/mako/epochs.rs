@@ -223,6 +223,10 @@ impl Mako {
             return;
         }
         cx.mark("mako.epoch");
+        if self.state.leader().is_some_and(|before| before != leadership.leader) {
+            // Scenarios wait for this mark: the leader is that of the epoch, and not the manager.
+            cx.mark("agreement.leader_changed");
+        }
         self.roll_back(cx);
         let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
         epochs.failures += u32::from(epochs.begun < epochs.current.number);
