@@ -89,6 +89,8 @@ pub(super) struct Epochs {
     pub end: SnapshotVersion,
     /// The number of epochs in a row that did not begin.
     pub failures: u32,
+    /// Since when a replica has more links than the leader, if this one is the manager.
+    pub outdone_since: Option<Timestamp>,
     /// When each node was last heard.
     pub heard_at: Vec<Timestamp>,
     /// The last report of each node.
@@ -107,6 +109,7 @@ impl Epochs {
             begun: Epoch(0),
             end: SnapshotVersion::ZERO,
             failures: 0,
+            outdone_since: None,
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
@@ -220,6 +223,10 @@ impl Mako {
             return;
         }
         cx.mark("mako.epoch");
+        if self.state.leader().is_some_and(|before| before != leadership.leader) {
+            // Scenarios wait for this mark: the leader is that of the epoch, and not the manager.
+            cx.mark("agreement.leader_changed");
+        }
         self.roll_back(cx);
         let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
         epochs.failures += u32::from(epochs.begun < epochs.current.number);

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 
+use crate::digests::EpochDigest;
 use crate::messages::{Number, Random, messages};
 use crate::{presence, transfer};
 
@@ -129,6 +130,12 @@ messages! {
             /// The version of an entry that was made after the request.
             version: SnapshotVersion,
         } control "message_other", malformed "mako.malformed_log";
+        /// Digests of published entries. The receiver compares them with its own
+        /// ([`crate::digests`]).
+        75 => Digests {
+            /// The digests, in the order of their versions.
+            digests: Vec<EpochDigest>,
+        } sized "message_other", malformed "digests.malformed";
     }
     kinds &[
         "message_batch",

@@ -144,6 +144,7 @@ impl Mako {
         }
         self.collect();
         self.send_progress(cx);
+        self.send_digests(cx);
         self.retry_transfer(cx);
         self.stop_abandoned(cx);
         self.ask_again(cx);

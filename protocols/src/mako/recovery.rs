@@ -18,6 +18,7 @@ use super::forwarding::decode_reserved;
 use super::state::State;
 use super::streams::Appended;
 use crate::agreement::Record;
+use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 
 /// The records that a restart reads in the log.
@@ -93,6 +94,7 @@ impl Mako {
         state.log.finish_restore();
         state.commit.committed = state.commit.committed.min(state.log.last());
         state.shown = state.log.last();
+        Digests::begin(cx, &state.replica);
         state.replica.begin_run(cx.rng.u64(..));
         if found.was_ready || !durable.is_replaced {
             // One that lost its disk learns the state of agreement from its peers first.

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The leader of agreement is the manager. It chooses the replica with the best log of those that
-//! are heard, and then the first one, so that leaders are in the first region (§4.1).
+//! are heard, and then the first one, so that leaders are in the first region (§4.1). If some nodes
+//! do not hear the leader, it prefers the replicas with the most links (`links.rs`).
 
 use std::cmp::Reverse;
 
@@ -49,7 +50,7 @@ impl State {
         self.replica.peers().filter(|peer| !self.is_heard(*peer, now)).collect()
     }
 
-    fn told_by(&self, node: NodeId, now: Timestamp) -> PeerState {
+    pub(super) fn told_by(&self, node: NodeId, now: Timestamp) -> PeerState {
         match node == self.replica.me {
             true => self.told(self.unheard(now)),
             false => self.epochs.told[node.index()].clone(),
@@ -85,7 +86,7 @@ impl State {
         let Some(leader) = self.leader() else { return true };
         let (number, told) = (self.epochs.current.number, self.told_by(leader, now));
         let has_begun = self.epochs.begun == number;
-        // It does not know what it had executed and sent before it restarted.
+        // It does not know which entries it had sent before it restarted.
         let has_restarted =
             told.leadership.number == number && !told.flags.leads && !told.flags.is_closing;
         // A replica that lost its disk counts again in the next epoch.
@@ -98,14 +99,14 @@ impl State {
             || told.flags.is_leaving
             || self.is_stuck(now)
             || !self.can_be_followed(leader, now)
+            || self.is_outdone(now)
             || epoch_of(told.rank.1) == number && count_of(told.rank.1) >= COUNT_ENOUGH
             || has_begun && self.replica.topology.voter_ids().any(is_awaited)
     }
 
-    /// The leader of an epoch that begins now.
-    fn candidate(&self, now: Timestamp) -> Option<NodeId> {
-        let stuck = self.leader().filter(|_| self.is_stuck(now));
-        let is_fit = |node: &NodeId| {
+    /// The replicas that may lead an epoch.
+    pub(super) fn fit(&self, now: Timestamp) -> impl Iterator<Item = NodeId> {
+        let is_fit = move |node: &NodeId| {
             let told = self.told_by(*node, now);
             let is_up = *node == self.replica.me || self.replica.is_up[node.index()];
             is_up
@@ -114,10 +115,19 @@ impl State {
                 && !told.flags.is_leaving
                 && self.can_be_followed(*node, now)
         };
-        let fit = self.replica.topology.voter_ids().filter(is_fit);
-        let rank =
-            |node: &NodeId| (stuck != Some(*node), self.told_by(*node, now).rank, Reverse(*node));
-        fit.max_by_key(rank)
+        self.replica.topology.voter_ids().filter(is_fit)
+    }
+
+    /// The leader of an epoch that begins now.
+    fn candidate(&self, now: Timestamp) -> Option<NodeId> {
+        let stuck = self.leader().filter(|_| self.is_stuck(now));
+        // For a moment after a death, those who have not noticed it have one link more.
+        let links = self.is_outdone(now).then(|| self.links(now));
+        let rank = |node: &NodeId| {
+            let links = links.as_ref().map_or(0, |links| links.count(*node));
+            (stuck != Some(*node), links, self.told_by(*node, now).rank, Reverse(*node))
+        };
+        self.fit(now).max_by_key(rank)
     }
 }
 
@@ -142,14 +152,20 @@ impl Mako {
     fn manage(&mut self, cx: &mut Cx<'_, Self>) {
         let epochs = &self.state.epochs;
         let agreement = epochs.driver.agreement();
-        if !agreement.is_leader() || agreement.end() != epochs.taken {
-            return;
+        let is_manager = agreement.is_leader();
+        if !is_manager || agreement.end() != epochs.taken {
+            return self.note_links(cx.now.at, is_manager);
         }
+        self.note_links(cx.now.at, true);
+        let epochs = &self.state.epochs;
         let (now, Leadership { number, leader }) = (cx.now.at, epochs.current);
         if self.state.is_epoch_due(now) {
             let Some(leader) = self.state.candidate(now) else { return };
             if number.0 < EPOCH_MAX {
                 cx.mark("mako.epoch_proposed");
+                if self.state.is_outdone(now) {
+                    cx.mark("mako.outdone");
+                }
                 self.propose(Decided::Epoch { number: number.0 + 1, leader });
             }
         } else if epochs.begun < number {

@@ -1,5 +1,5 @@
-//! The scripts of `sql/tests/slt` on protocols that partition tables: on one node, with tables
-//! partitioned over two, and over three with three replicas each.
+//! The scripts of `sql/tests/slt` on one node of some protocols. Those that partition tables run them
+//! with tables over two nodes, too, and Tiga over three shards with three replicas each.
 
 mod corpus;
 mod many;
@@ -19,6 +19,7 @@ use pangea_core::txn::Registry;
 use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 use pangea_sql::Shared;
 use script::{Ground, scripts, session};
@@ -149,6 +150,11 @@ fn every_script_sees_the_same_on_tiga() {
 }
 
 #[test]
+fn every_script_sees_the_same_on_mako() {
+    check_scripts::<Mako>(ONE_NODE);
+}
+
+#[test]
 fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_calvin() {
     check_scripts::<Calvin>(TWO_SHARDS);
 }
@@ -166,6 +172,11 @@ fn check_corpus<P: Protocol>(layout: Layout) {
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_on_calvin() {
     check_corpus::<Calvin>(ONE_NODE);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_on_mako() {
+    check_corpus::<Mako>(ONE_NODE);
 }
 
 #[test]
