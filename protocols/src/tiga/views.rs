@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
