@@ -309,6 +309,8 @@ bugs! {
         "A restarted replica uses the numbers of transactions again.";
     StartAfterOther, "start-after-other",
         "A replica continues a log of another view with that of the one that begins.";
+    StopUnknown, "stop-unknown",
+        "A node leaves the log to replicas that do not know of its stop.";
     OldViewCounts, "old-view-counts",
         "A leader counts stamps and promises of leaders of an earlier view.";
     OtherShardsUncommitted, "other-shards-uncommitted",

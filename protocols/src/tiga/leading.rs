@@ -210,7 +210,10 @@ impl Leading {
     /// of them.
     pub(super) fn promise(&mut self, over: SnapshotVersion) {
         let mut effects = Effects::default();
-        self.leader.on_clock(end_of(over) - 1, &mut effects);
+        // No cell is over before the first record that allows stamps is durable.
+        if let Some(us) = end_of(over).checked_sub(1) {
+            self.leader.on_clock(us, &mut effects);
+        }
         if self.promises_due.first().is_some_and(|due| *due <= over) {
             self.leader.promise(&mut effects);
             self.promises_due = self.promises_due.split_off(&over.next());

@@ -28,6 +28,7 @@
 //! of all shards have published their logs, because they may need its rows.
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
@@ -130,7 +131,8 @@ impl State {
 
     /// Whether this node can leave the log to those that stay.
     fn can_leave_it_to_others(&self) -> bool {
-        self.attendance().iter().all(|of| of.knowing >= of.majority())
+        let counted = |of: &Attendance| mutate!(StopUnknown: of.knowing => of.staying);
+        self.attendance().iter().all(|of| counted(of) >= of.majority())
     }
 
     /// Whether another replica leads.

@@ -114,6 +114,8 @@ enum Profile {
     ReplacedDivided,
     /// Like [`Profile::Upgraded`] with several shards. For Tiga.
     UpgradedDivided,
+    /// All nodes stop at nearly the same time. For Tiga.
+    Stopped,
     /// A link to a leader is lost, with two shards. For Tiga.
     CutDivided,
     /// A leader hears replicas without a vote alone, and fails. For Tiga.

@@ -101,6 +101,7 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::RejoinedVotes,
     Bug::NonVotingCounts,
     Bug::StartAfterOther,
+    Bug::StopUnknown,
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,
     Bug::ReceivedForgotten,
