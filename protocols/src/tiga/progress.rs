@@ -70,28 +70,27 @@ impl PeerState {
         else {
             return None;
         };
-        let kept = Kept {
-            first: Position(first),
-            published: Position(published),
-            done_below,
-            replaced_after: replaced.checked_sub(1).map(ViewNumber),
-            code: CodeDigest(code),
-            decisions,
-            durable_view: ViewNumber(durable_view),
-            is_settled,
-            is_quiet,
-            is_sealed,
-            seal,
-            accepted,
-            is_over,
-        };
         let told = Self {
             view: ViewNumber(view),
             last: (ViewNumber(normal), Position(last)),
             committed: Position(committed),
             leads,
             is_leaving,
-            kept,
+            kept: Kept {
+                first: Position(first),
+                published: Position(published),
+                done_below,
+                replaced_after: replaced.checked_sub(1).map(ViewNumber),
+                code: CodeDigest(code),
+                decisions,
+                durable_view: ViewNumber(durable_view),
+                is_settled,
+                is_quiet,
+                is_sealed,
+                seal,
+                accepted,
+                is_over,
+            },
         };
         let readings = Readings {
             sent,

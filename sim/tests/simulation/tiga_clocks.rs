@@ -88,8 +88,8 @@ fn wild_clocks_cost_seconds_and_no_order() {
 }
 
 /// Clients are answered when each leader has closed the cell by its own clock, so that clocks
-/// beyond the bound cost nothing. Seeds with a story: in 502 and 888 a leader was asked for a promise
-/// before it had allowed itself any stamp, and stopped.
+/// beyond the bound cost nothing. Seeds with a story: in 502 and 888 a leader was asked for a
+/// promise before it had allowed itself any stamp, and stopped.
 #[test]
 fn the_order_bounded_is_strict_whether_its_bound_is_right_or_wrong() {
     for is_right in [true, false] {

@@ -1,5 +1,5 @@
-//! The scripts of `sql/tests/slt` on one node of some protocols. Those that partition tables run them
-//! with tables over two nodes, too, and Tiga over three shards with three replicas each.
+//! The scripts of `sql/tests/slt` on one node of some protocols. Those that partition tables run
+//! them with tables over two nodes, too, and Tiga over three shards with three replicas each.
 
 mod corpus;
 mod many;
@@ -55,9 +55,8 @@ fn config<P: Protocol>(
     let row = |(id, addresses): (usize, &[SocketAddr])| {
         let (peer, sql) = (addresses[0], addresses[1]);
         let (region, shard) = (regions[id / layout.shards], id % layout.shards);
-        format!(
-            "{{ id = {id}, region = {region:?}, shard = {shard}, peer = \"{peer}\", sql = \"{sql}\" }}"
-        )
+        let place = format!("id = {id}, region = {region:?}, shard = {shard}");
+        format!("{{ {place}, peer = \"{peer}\", sql = \"{sql}\" }}")
     };
     let rows: Vec<String> = addresses.chunks(2).enumerate().map(row).collect();
     let (dir, durability) = match dir {
