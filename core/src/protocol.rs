@@ -70,6 +70,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether tables can be partitioned among the nodes of a region.
     const PARTITIONED: bool = false;
 
+    /// Whether the simulator may partition tables. Nodes may not before this is proved there.
+    const PARTITIONED_IN_SIMULATION: bool = Self::PARTITIONED;
+
     /// Whether a region may lack replicas of some shards.
     const PARTIAL: bool = false;
 

@@ -1,6 +1,7 @@
 //! Settings. They must be the same on every replica of a cluster.
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
+use pangea_core::partition::SHARDS_MAX;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -123,8 +124,8 @@ impl Options {
     /// If a cluster can't have them.
     pub(super) fn check(topology: &Topology) -> Result<(), String> {
         match topology.partitions.shards() {
-            1 => Ok(()),
-            shards => Err(format!("mako has one shard in this version, and not {shards}")),
+            1..=SHARDS_MAX => Ok(()),
+            shards => Err(format!("mako has at most {SHARDS_MAX} shards, and not {shards}")),
         }
     }
 

@@ -76,19 +76,20 @@ impl Mako {
         ticket: Ticket,
         program: &Program,
     ) -> bool {
-        let State { options, registry, replica, .. } = &self.state;
+        let State { options, registry, node, shards, .. } = &self.state;
         let Program::Call { procedure, args } = program else { return false };
         let code = registry.procedure(*procedure);
         let is_read_only = code.is_some_and(|code| code.is_read_only(args));
         // After a restart, clients may have seen later versions than those that are published.
-        if options.reads != Reads::Snapshot || !is_read_only || self.state.is_restarting() {
+        let is_allowed = options.reads == Reads::Snapshot && shards.is_none();
+        if !is_allowed || !is_read_only || self.state.is_restarting() {
             return false;
         }
         cx.mark("mako.snapshot_read");
         let (at, nothing) = (cx.store.published(), Overlay::new());
         let run = optimistic::run(registry, program, cx.store, at, &nothing);
         // It takes no place in the order, so it has no name.
-        let txn = TxnId::new(replica.me, 0);
+        let txn = TxnId::new(*node, 0);
         let outcome = match run.result {
             Ok(result) => Outcome::Committed { txn, version: at, result },
             Err(abort) => Outcome::Aborted(abort),
