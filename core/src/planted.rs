@@ -372,14 +372,10 @@ bugs! {
         "A peer's checkpoint lacks the outcomes.";
     MakoFreshWithoutEntry, "mako-fresh-without-entry",
         "A leader answers a strict read with what it has published.";
-    MakoGroupOfFirstMember, "mako-group-of-first-member",
-        "Shards that share an entry of a clock wait for the first of them only.";
     MakoLockedPassesValidate, "mako-locked-passes-validate",
         "A row that another transaction has locked is valid.";
     MakoReadShardsUnvalidated, "mako-read-shards-unvalidated",
         "Shards that are only read are not asked whether their rows are current.";
-    MakoValidateDoesNotRaise, "mako-validate-does-not-raise",
-        "A validation leaves the counter of the shard.";
     MakoInstallDoesNotRaise, "mako-install-does-not-raise",
         "An installation leaves the counter of the shard.";
     MakoParkedForgotten, "mako-parked-forgotten",

@@ -249,3 +249,6 @@ pub fn touched(reads: &ReadSet, store: &Store, visit: &mut dyn FnMut(SnapshotVer
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

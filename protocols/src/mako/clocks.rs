@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{ShardId, SnapshotVersion};
-use pangea_core::mutate;
 
 use crate::streams::number;
 
@@ -57,9 +56,7 @@ impl Groups {
         let mut all = vec![SnapshotVersion(u64::MAX); usize::from(self.slots)];
         for (shard, watermark) in (0..self.shards).map(ShardId).zip(of_shards) {
             let least = &mut all[usize::from(self.slot_of(shard).0)];
-            *least = mutate!(MakoGroupOfFirstMember: (*least).min(*watermark) => {
-                if *least == SnapshotVersion(u64::MAX) { *watermark } else { *least }
-            });
+            *least = (*least).min(*watermark);
         }
         all
     }

@@ -158,10 +158,10 @@ messages! {
         } control "message_other", malformed "mako.malformed_log";
         /// §5.2: who leads each shard.
         78 => Config {
-            /// The configuration, as `shards/configuration.rs` encodes it.
-            config: Bytes,
             /// The version up to which the sender's log is closed.
             closed: SnapshotVersion,
+            /// The configuration, as `shards/configuration.rs` encodes it.
+            config: Bytes,
         } control "message_other", malformed "mako.malformed_log";
         /// §5.2: asks the next leader of another shard how transactions have ended that hang here.
         /// It replies with [`Message::Fates`].

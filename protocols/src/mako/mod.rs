@@ -284,8 +284,6 @@ impl Mako {
             Message::Transfer(message) => self.on_transfer(cx, from, message),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { .. } => self.on_progress(cx, from, message),
-            Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
-            Message::FreshReply { token, version } => self.on_fresh_reply(from, (token, version)),
             Message::Append { .. }
             | Message::Ack { .. }
             | Message::Report { .. }
@@ -307,6 +305,8 @@ impl Mako {
             Message::Refused { txn, abort } => {
                 self.on_refused(cx, TxnId::from_bits(txn), &abort);
             }
+            Message::FreshRequest { token } => self.on_fresh_request(cx, node, token),
+            Message::FreshReply { token, version } => self.on_fresh_reply(node, (token, version)),
             Message::Items { epoch, items } => self.on_items(cx, node, Epoch(epoch), &items),
             Message::Ended { txn, version, committed, result } => {
                 self.on_ended(cx, (TxnId::from_bits(txn), version), committed, &result);

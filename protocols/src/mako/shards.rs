@@ -226,7 +226,7 @@ impl Shards {
     }
 
     /// The leader of another shard, if it executes transactions in this epoch.
-    fn leading(&self, shard: ShardId) -> Option<NodeId> {
+    pub(super) fn leading(&self, shard: ShardId) -> Option<NodeId> {
         let node = self.leader_of(shard)?;
         let other = self.others.get(&node)?;
         let told = &other.told;

@@ -183,7 +183,7 @@ impl State {
         let Commit { committed, executed, published, floor, .. } = &self.commit;
         assert!(self.shards.is_some() || published == floor, "the log has what is published");
         assert!(*floor <= *committed, "only committed versions are published");
-        assert!(*floor <= *executed, "only versions in the store are published");
+        assert!(*published <= *executed, "only versions in the store are published");
         assert!(*committed <= self.log.last(), "only versions of the log are committed");
         assert!(self.log.contains(*floor), "what is published is in the log");
         assert!(self.log.epoch <= self.epochs.current.number, "a replica follows its log's epoch");

@@ -12,6 +12,7 @@ mod geogauss_acks;
 mod geogauss_drawn;
 mod geogauss_runs;
 mod kept_seeds;
+mod mako_divided;
 mod mako_drawn;
 mod mako_runs;
 mod mako_shards;
