@@ -73,6 +73,18 @@ fn mako_over_shards_ends_what_hangs() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
+/// A follower applied entries of the epoch before that the cut had made void, because it knew the
+/// version that all shards had in the next epoch, but had not received the cut (1,007).
+#[test]
+fn seeds_of_mako_over_shards_that_failed_are_clean() {
+    for (settings, options) in [1_001, 1_005, 1_006, 1_007].map(deposed) {
+        clean::<Mako>(&settings, &options);
+    }
+    for (settings, options) in [1_001, 1_003, 1_010, 1_011].map(several) {
+        clean::<Mako>(&settings, &options);
+    }
+}
+
 /// `PANGEA_MAKO_SHARDS` has the kind of runs, the first seed and the number of seeds, as in
 /// `drawn/1000+50`. Of a single one the trace is printed.
 #[test]

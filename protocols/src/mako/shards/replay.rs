@@ -20,6 +20,7 @@ use pangea_core::protocol::Cx;
 use super::super::Mako;
 use super::super::log::{Entry, Log};
 use super::super::state::State;
+use super::super::versions::epoch_of;
 use super::super::watermark::{RECLAIM_VERSIONS_MAX, STEP_WRITES_MAX, apply};
 
 /// The entries of the log that are not published and not void.
@@ -97,6 +98,10 @@ impl Mako {
         }
         let closed = self.state.log.closed_at(committed);
         let stable = self.shards().stable;
+        if epoch_of(closed) < epoch_of(stable) {
+            // The cut says which entries of the epochs before are void.
+            return;
+        }
         let stable = mutate!(MakoReplayAboveClosed: stable.min(closed) => {
             stable.max(closed)
         });
