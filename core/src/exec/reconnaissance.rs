@@ -311,8 +311,8 @@ pub(super) enum Recording {
     TooMuch(Abort),
 }
 
-/// Runs a call like [`reconnoiter`], and records its reads with their versions. `versions` are those
-/// of the known rows.
+/// Runs a call like [`reconnoiter`], and records its reads with their versions. `versions` are
+/// those of the known rows.
 pub(super) fn record(
     registry: &Registry,
     (procedure, args): (ProcedureId, &[u8]),

@@ -1,11 +1,11 @@
 //! Optimistic execution over several shards (Mako §4.2): a program runs on one node, with rows of
 //! other shards, and its reads are recorded with their versions.
 //!
-//! The program runs on the newest rows of this shard and on the rows of others that are known. If it
-//! reads a row that is not known, the run ends with the keys that it needs. The caller asks for
-//! them, and runs the program again. When it is complete, its reads and writes are divided by shard,
-//! and each shard checks its part ([`is_stale`]). Rows of several shards may never have been current
-//! together, so the result counts only if all reads are.
+//! The program runs on the newest rows of this shard and on the rows of others that are known. If
+//! it reads a row that is not known, the run ends with the keys that it needs. The caller asks for
+//! them, and runs the program again. When it is complete, its reads and writes are divided by
+//! shard, and each shard checks its part ([`is_stale`]). Rows of several shards may never have been
+//! current together, so the result counts only if all reads are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The entries of a log have increasing versions. The writes of a transaction over several shards
-//! have the version of the transaction, which is that of its entry on each shard, or an earlier one.
-//! So each entry says up to which version the log is *closed*: no later entry writes there.
+//! have the version of the transaction, which is that of its entry on each shard, or an earlier
+//! one. So each entry says up to which version the log is *closed*: no later entry writes there.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{ShardId, SnapshotVersion};

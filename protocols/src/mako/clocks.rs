@@ -35,8 +35,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Divides `shards` shards into `slots` groups. If there are fewer shards, or `slots` is 0, each
-    /// has its own.
+    /// Divides `shards` shards into `slots` groups. If there are fewer shards, or `slots` is 0,
+    /// each has its own.
     pub fn new(shards: u16, slots: u16) -> Self {
         assert!(shards > 0, "there is a shard");
         let slots = if slots == 0 { shards } else { slots.min(shards) };
@@ -175,7 +175,10 @@ mod tests {
     proptest! {
         /// §6.1, and Appendix D, whose division leaves the array if the numbers do not divide.
         #[test]
-        fn groups_have_consecutive_shards_and_similar_sizes(shards in 1_u16..129, slots in 0_u16..140) {
+        fn groups_have_consecutive_shards_and_similar_sizes(
+            shards in 1_u16..129,
+            slots in 0_u16..140,
+        ) {
             let groups = Groups::new(shards, slots);
             let all: Vec<u16> = (0..shards).map(|it| groups.slot_of(ShardId(it)).0).collect();
             prop_assert!(all.is_sorted());

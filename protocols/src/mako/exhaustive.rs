@@ -1,5 +1,5 @@
-//! Exhaustive search of the certification (§4.2): three transactions on two shards, in each order of
-//! their steps, and a reader of each snapshot.
+//! Exhaustive search of the certification (§4.2): three transactions on two shards, in each order
+//! of their steps, and a reader of each snapshot.
 //!
 //! ```text
 //!   read (each shard) -> lock and draw (each written shard) -> validate (each shard with reads)

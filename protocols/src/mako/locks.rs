@@ -1,8 +1,8 @@
 //! Locks: the rows that transactions over several shards are about to write (§4.2, "Lock").
 //!
-//! A lock is taken at once or refused, so nobody waits while it holds one, and there is no deadlock.
-//! The table is ordered, so a scan sees the keys that are about to be inserted in its range. Few
-//! keys are locked at a time: a filter tells that a key is not, with one load.
+//! A lock is taken at once or refused, so nobody waits while it holds one, and there is no
+//! deadlock. The table is ordered, so a scan sees the keys that are about to be inserted in its
+//! range. Few keys are locked at a time: a filter tells that a key is not, with one load.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -167,7 +167,7 @@ impl presence::Host for Mako {
 
 impl Protocol for Mako {
     const NAME: &'static str = "mako";
-    const PARTITIONED_IN_SIMULATION: bool = true;
+    const SIMULATES_PARTITIONS: bool = true;
     const PARTIAL: bool = true;
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;

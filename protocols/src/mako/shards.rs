@@ -52,7 +52,7 @@ mod slices;
 mod termination;
 mod watermarks;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId, TxnId};
@@ -127,7 +127,7 @@ pub(super) struct Coordination {
     /// Those that are certified, until everything about them is replicated.
     pub decisions: BTreeMap<TxnId, Decision>,
     /// When transactions try again.
-    pub resting: BTreeMap<(Timestamp, TxnId), ()>,
+    pub resting: BTreeSet<(Timestamp, TxnId)>,
     /// The versions of other shards on which the rows of a version depend.
     pub clocks: BTreeMap<SnapshotVersion, Clock>,
     /// Entries with outcomes that were not told.
@@ -298,7 +298,7 @@ impl Mako {
 
     fn set_shards_timer(&mut self, cx: &mut Cx<'_, Self>) {
         let Role::Leading(leading) = &self.state.role else { return };
-        let next_try = leading.over.resting.keys().next().map(|(at, _)| *at);
+        let next_try = leading.over.resting.first().map(|(at, _)| *at);
         let due = next_try.into_iter().chain(leading.over.closing_at).min();
         let shards = self.shards();
         let Some(due) = due.filter(|due| shards.timer.is_none_or(|at| *due < at)) else { return };

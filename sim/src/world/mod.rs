@@ -162,7 +162,7 @@ impl<P: Protocol> World<P> {
         let seed = settings.seed;
         let mut topology = drawn_topology(settings);
         if settings.shards > 1 {
-            if !P::PARTITIONED_IN_SIMULATION {
+            if !P::SIMULATES_PARTITIONS {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
             topology = settings.placed(topology, workload.partitions(settings.shards))?;

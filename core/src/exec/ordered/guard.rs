@@ -8,8 +8,8 @@ use crate::key::KeyRange;
 use crate::store::Store;
 use crate::txn::Certified;
 
-/// Decides which rows the jobs of a call may access. A job that is refused one is put off: it has no
-/// effect. `place` is that of the job in the call.
+/// Decides which rows the jobs of a call may access. A job that is refused one is put off: it has
+/// no effect. `place` is that of the job in the call.
 ///
 /// The answers must not change during a call, so that the result does not depend on the number of
 /// workers.

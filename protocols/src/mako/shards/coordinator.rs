@@ -8,10 +8,10 @@
 //!   certified    installed here, and sent to the other written shards
 //! ```
 //!
-//! The version is the greatest number that was drawn, or above all that was read. Reads of rows that
-//! the transaction writes as well are checked when these are locked, so most transactions need no
-//! validation on the shards where they write. A transaction always draws a number here, because its
-//! outcome is in this shard's log.
+//! The version is the greatest number that was drawn, or above all that was read. Reads of rows
+//! that the transaction writes as well are checked when these are locked, so most transactions need
+//! no validation on the shards where they write. A transaction always draws a number here, because
+//! its outcome is in this shard's log.
 //!
 //! If a row is locked or has changed, all shards forget the attempt, and the program runs again
 //! after a random time. An interactive transaction can't run again.
@@ -392,7 +392,7 @@ impl Mako {
             let (least, first, most) = REST_US;
             let limit = (first << found.tries.min(16)).min(most);
             let rest = Span::from_us(cx.rng.u64(least..limit));
-            over.resting.insert((cx.now.at + rest, attempt.txn), ());
+            over.resting.insert((cx.now.at + rest, attempt.txn));
             return;
         }
         over.coordinated.remove(&attempt.txn);
@@ -416,12 +416,11 @@ impl Mako {
     pub(super) fn try_again(&mut self, cx: &mut Cx<'_, Self>) {
         loop {
             let Some(over) = self.coordination() else { return };
-            let Some(first) = over.resting.first_entry() else { return };
-            let (at, txn) = *first.key();
+            let Some((at, txn)) = over.resting.first().copied() else { return };
             if at > cx.now.at {
                 return;
             }
-            first.remove();
+            over.resting.remove(&(at, txn));
             self.begin_attempt(cx, txn);
         }
     }
@@ -456,7 +455,7 @@ impl Mako {
             if let Some(found) = over.coordinated(attempt) {
                 // It has not met a conflict.
                 found.tries -= 1;
-                over.resting.insert((cx.now.at, attempt.txn), ());
+                over.resting.insert((cx.now.at, attempt.txn));
             }
         }
         for (shard, attempt) in hanging {

@@ -2,8 +2,8 @@
 //!
 //! The node of the client chooses the shard with most of the rows that the program declares, and
 //! its own if it declares none. The choice is kept: the outcome is in that shard's log, so a
-//! transaction that is sent again after a failure is executed once. The leader tells the node of the
-//! client when the transaction is settled.
+//! transaction that is sent again after a failure is executed once. The leader tells the node of
+//! the client when the transaction is settled.
 
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A row depends on other shards if a transaction over several has written it, or one that has read
-//! such a row, and the watermarks have not passed that. Those that read such rows are put in a slice
-//! of their own: they wait for other shards, and the rest of the slice does not.
+//! such a row, and the watermarks have not passed that. Those that read such rows are put in a
+//! slice of their own: they wait for other shards, and the rest of the slice does not.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

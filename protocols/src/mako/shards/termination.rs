@@ -11,7 +11,8 @@
 //!
 //! The paper lowers the final watermark of the shard below a transaction that hangs. All later ones
 //! of the shard then fall, although nothing of them is lost. Here the shard asks. The outcome of
-//! every transaction is in the log of its coordinator's shard, which has drawn a number for it, too:
+//! every transaction is in the log of its coordinator's shard, which has drawn a number for it,
+//! too:
 //!
 //! - If that log has it, it is installed here.
 //! - If not, it was never certified, or its outcome is lost. Then its version is above the end of

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A watermark is told only if a majority's log says it: a leader that fails after it had told a
-//! greater one would leave a log that ends before. An idle shard logs closings when others are ahead
-//! of it. Otherwise it would hold back what readers see, and clients who have read there.
+//! greater one would leave a log that ends before. An idle shard logs closings when others are
+//! ahead of it. Otherwise it would hold back what readers see, and clients who have read there.
 //!
 //! The paper's readers see each transaction whose vector is below that of the watermarks (§8). That
 //! is not serializable: a transaction may be seen without one before it, which it has neither read
