@@ -309,8 +309,6 @@ bugs! {
         "A restarted replica uses the numbers of transactions again.";
     StartAfterOther, "start-after-other",
         "A replica continues a log of another view with that of the one that begins.";
-    SettledAlone, "settled-alone",
-        "A new leader leaves out what its shard has committed and other shards have not.";
     OldViewCounts, "old-view-counts",
         "A leader counts stamps and promises of leaders of an earlier view.";
     OtherShardsUncommitted, "other-shards-uncommitted",

@@ -25,8 +25,7 @@ pub fn with_protocol<W: WithProtocol>(name: &str, task: W) -> Result<W::Output, 
 /// The first parts of setting names that a session may not make up: `SET minerva.epoch_ms` would
 /// set nothing, because settings of protocols are in the configuration of a node.
 pub fn reserved_prefixes() -> Vec<&'static str> {
-    let names = NAMES.iter().chain(pangea_protocols::NAMES_TO_COME).copied();
-    names.chain(["pangea"]).collect()
+    NAMES.iter().copied().chain(["pangea"]).collect()
 }
 
 /// The procedures of a program that is `pangea` with more procedures.
@@ -120,9 +119,17 @@ pub fn partitioned_names() -> String {
     names_of(|name| with_protocol(name, SupportsPartitions).unwrap_or(false))
 }
 
-/// Returns the names of the protocols with which a region may lack replicas, for texts.
+/// Returns the names of the protocols with which a region may have a non-voting replica alone, for
+/// texts.
 pub fn partial_names() -> String {
     names_of(|name| with_protocol(name, SupportsPartial).unwrap_or(false))
+}
+
+/// Returns the names of the protocols with which a region may lack some shards, for texts.
+pub fn placed_names() -> String {
+    let is_partitioned = |name: &str| with_protocol(name, SupportsPartitions).unwrap_or(false);
+    let is_partial = |name: &str| with_protocol(name, SupportsPartial).unwrap_or(false);
+    names_of(|name| is_partitioned(name) && is_partial(name))
 }
 
 fn names_of(is_one: impl Fn(&str) -> bool) -> String {
@@ -272,7 +279,12 @@ impl std::str::FromStr for Setting {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not of the form minerva.solver=greedy");
         let (path, value) = text.split_once('=').ok_or_else(wrong)?;
-        let (protocol, key) = path.trim().split_once('.').ok_or_else(wrong)?;
+        let nameless = || {
+            format!(
+                "{text:?} names no protocol: write PROTOCOL.{text}, as in minerva.solver=greedy"
+            )
+        };
+        let (protocol, key) = path.trim().split_once('.').ok_or_else(nameless)?;
         if protocol.is_empty() || key.is_empty() || key.contains('.') {
             return Err(wrong());
         }

@@ -28,7 +28,7 @@ use pangea_sweep::plan_error::unknown;
 use crate::failure::Failure;
 use crate::protocol::{
     CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, options_table,
-    simulator_of, with_protocol,
+    partial_names, simulator_of, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
@@ -172,7 +172,11 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
-    /// Number of further regions with one non-voting replica each; requires --protocol tiga
+    /// Number of further regions with one non-voting replica each
+    #[arg(help = format!(
+        "Number of further regions with one non-voting replica each; requires --protocol {}",
+        partial_names()
+    ))]
     #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
     non_voting: usize,
     /// Number of caches of each node; requires a protocol that has them

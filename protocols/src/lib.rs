@@ -65,10 +65,7 @@ macro_rules! protocols {
 }
 
 // Outside of its folder, a protocol is known only here and by its `mod` above.
-protocols!(minerva::Minerva, calvin::Calvin, geogauss::GeoGauss, tiga::Tiga);
-
-/// Published protocols that are not built yet. Their names are reserved like those of [`NAMES`].
-pub const NAMES_TO_COME: &[&str] = &["mako"];
+protocols!(minerva::Minerva, calvin::Calvin, geogauss::GeoGauss, tiga::Tiga, mako::Mako);
 
 /// Error: no protocol has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,11 +84,7 @@ impl std::error::Error for UnknownProtocol {}
 
 /// Says that no protocol among the known ones has this name.
 pub fn not_among(name: &str, known: &[&str]) -> String {
-    let what = match NAMES_TO_COME.contains(&name) {
-        true => format!("protocol {name:?} is planned, but this version does not have it"),
-        false => format!("unknown protocol {name:?}"),
-    };
-    format!("{what}; known: {}", known.join(", "))
+    format!("unknown protocol {name:?}; known: {}", known.join(", "))
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Reachability {
             true if before.is_empty() => LagChange::Unchanged,
             true => LagChange::Over,
             false if seen.late.iter().all(was_late) => LagChange::Unchanged,
-            false => LagChange::Grown(self.describe_late(&seen.late)),
+            false => LagChange::Grown(self.describe_late(&seen)),
         }
     }
 
@@ -170,15 +170,20 @@ impl Reachability {
     /// Describes the lagging nodes that this one waits for.
     pub fn waits_for(&self) -> Option<String> {
         let seen = self.seen();
-        (!seen.late.is_empty()).then(|| self.describe_late(&seen.late))
+        (!seen.late.is_empty()).then(|| self.describe_late(&seen))
     }
 
-    /// Lists each node once, with its largest lag.
-    fn describe_late(&self, late: &[WaitsFor]) -> String {
+    /// Lists each node once, with its largest lag, or as unreachable.
+    fn describe_late(&self, seen: &Seen) -> String {
+        let late = &seen.late;
         let is_first =
             |(at, it): &(usize, &WaitsFor)| late[..*at].iter().all(|other| other.node != it.node);
+        let describe = |it: &WaitsFor| match seen.connected.contains(&it.node) {
+            true => it.describe(&self.topology, self.epoch),
+            false => format!("{}, which is not reachable", self.name(it.node)),
+        };
         let each = late.iter().enumerate().filter(is_first);
-        let words: Vec<_> = each.map(|(_, it)| it.describe(&self.topology, self.epoch)).collect();
+        let words: Vec<_> = each.map(|(_, it)| describe(it)).collect();
         format!("waiting for {}", words.join("; "))
     }
 
@@ -492,6 +497,9 @@ mod tests {
             (reachability.on_waits(Vec::new()), reachability.waits_for()),
             (LagChange::Unchanged, None)
         );
+        for peer in [1, 2] {
+            reachability.on_up(NodeId(peer));
+        }
         let one = "waiting for us.1 (node 1), which is 70 epochs behind with slices";
         let all = vec![late(1, "slices", 70), late(1, "rows", 60)];
         assert_eq!(reachability.on_waits(all), LagChange::Grown(one.to_owned()));
@@ -502,6 +510,9 @@ mod tests {
         let all = vec![late(1, "slices", 99), late(2, "acknowledgements", 1)];
         assert_eq!(reachability.on_waits(all), LagChange::Grown(both.to_owned()));
         assert_eq!(reachability.on_waits(vec![late(2, "rows", 1)]), LagChange::Unchanged);
+        reachability.on_down(NodeId(2));
+        let gone = "waiting for eu.0 (node 2), which is not reachable";
+        assert_eq!(reachability.waits_for().as_deref(), Some(gone), "its lag tells nothing");
         assert_eq!(
             (reachability.on_waits(Vec::new()), reachability.waits_for()),
             (LagChange::Over, None)

@@ -17,8 +17,9 @@ const HINT: &str = "The statement continues when enough nodes are connected. To 
                     cancel it; statement_timeout limits the wait of later ones.";
 
 /// Hint for lagging nodes.
-const HINT_OF_LATE: &str = "The statement continues when these nodes have caught up. To stop \
-                            waiting, cancel it; statement_timeout limits the wait of later ones.";
+const HINT_OF_LATE: &str = "The statement continues when these nodes have caught up, or others \
+                            replace them. To stop waiting, cancel it; statement_timeout limits \
+                            the wait of later ones.";
 
 /// The reason why a statement waits, as far as the node knows, and the hint.
 fn why(engine: &dyn Engine) -> Option<(String, &'static str)> {

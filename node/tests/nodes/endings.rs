@@ -13,6 +13,7 @@ use pangea_core::value::Value;
 use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::minerva::Minerva;
 use pangea_sql::engine::Engine;
 
@@ -88,6 +89,11 @@ fn two_nodes_of_minerva_that_differ_both_stop() {
 #[test]
 fn two_nodes_of_calvin_that_differ_both_stop() {
     two_nodes_that_differ_both_stop::<Calvin>();
+}
+
+#[test]
+fn two_nodes_of_mako_that_differ_both_stop() {
+    two_nodes_that_differ_both_stop::<Mako>();
 }
 
 /// Story: all nodes were stopped at once, and the coordinator ended first. The release that it had

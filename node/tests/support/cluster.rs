@@ -14,8 +14,14 @@ const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 
 /// Addresses with ports that were free a moment ago.
 pub fn addresses<const N: usize>() -> [SocketAddr; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
+    addresses_of(N).try_into().expect("as many as were asked for")
+}
+
+/// The same for a number that is not constant.
+pub fn addresses_of(count: usize) -> Vec<SocketAddr> {
+    let listen = |_| TcpListener::bind("127.0.0.1:0").unwrap();
+    let listeners: Vec<_> = (0..count).map(listen).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
 }
 
 /// The configurations of three nodes, with additional keys and tables.

@@ -51,7 +51,9 @@ use pangea_node::log::Durability;
 use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
-use crate::protocol::{AtLevel, Setting, options_table, partitioned_names, with_protocol};
+use crate::protocol::{
+    AtLevel, Setting, options_table, partial_names, partitioned_names, with_protocol,
+};
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use faults::Fault;
@@ -171,9 +173,13 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
-    /// requires --protocol tiga
+    /// Regions that have only a non-voting replica of the first shard
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(help = format!(
+        "Regions that have only a non-voting replica of the first shard, which counts in no \
+         quorum; requires --protocol {}",
+        partial_names()
+    ))]
     non_voting: Vec<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::protocol::{
     CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, WarningsOf,
-    partial_names, with_protocol,
+    partial_names, placed_names, with_protocol,
 };
 use crate::regions;
 
@@ -191,13 +191,15 @@ impl Plan {
         if replicas.is_none() && non_voting.is_empty() {
             return Ok(self);
         }
-        let named = if replicas.is_some() { Self::REPLICAS_IN } else { Self::NON_VOTING };
+        let (named, others) = match replicas {
+            Some(_) => (Self::REPLICAS_IN, placed_names()),
+            None => (Self::NON_VOTING, partial_names()),
+        };
         if !with_protocol(&self.protocol, SupportsPartial)? {
             return Err(Failure::Usage(format!(
                 "{named}: protocol {:?} needs a voting replica of each shard in each region; use \
-                 --protocol {}",
-                self.protocol,
-                partial_names()
+                 --protocol {others}",
+                self.protocol
             )));
         }
         self.check_non_voting(non_voting)?;
@@ -527,7 +529,9 @@ impl Plan {
         }
         let usage = |error: pangea_node::config::ConfigError| Failure::Usage(error.message);
         let config = Config::parse("node.toml", &text).map_err(usage)?;
-        let setting = |wrong: String| Failure::Usage(format!("--set: {wrong}"));
+        let is_divided = shards > 1 && !with_protocol(&self.protocol, SupportsPartitions)?;
+        let option = if is_divided { "--partitions" } else { "--set" };
+        let setting = |wrong: String| Failure::Usage(format!("{option}: {wrong}"));
         with_protocol(&self.protocol, CheckOptions(&config))?.map_err(setting)?;
         Ok(config)
     }

@@ -24,7 +24,8 @@ use pangea_node::config::Tuning;
 use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, OfferedLevels, Setting, options_table, partitioned_names, with_protocol,
+    MayLoseCommits, OfferedLevels, Setting, options_table, partial_names, partitioned_names,
+    with_protocol,
 };
 use crate::regions;
 use crate::say;
@@ -81,9 +82,13 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
-    /// requires --protocol tiga
+    /// Regions that have only a non-voting replica of the first shard
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(help = format!(
+        "Regions that have only a non-voting replica of the first shard, which counts in no \
+         quorum; requires --protocol {}",
+        partial_names()
+    ))]
     non_voting: Vec<String>,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]

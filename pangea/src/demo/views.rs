@@ -106,11 +106,13 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
                 let members: Vec<&str> = status.members.iter().map(region).collect();
                 below += &format!("\nthe members at {name} are {}", members.join(", "));
             }
-            if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
-                let node = region(node);
-                let epoch = words.epoch;
-                below +=
-                    &format!("\n{name} waits for {node}: {epochs} {epoch}s behind with {what}");
+            if let Some(WaitsFor { node: late, what, epochs }) = status.waits_for.first() {
+                let (is_own, plural) = (region(late) == name, if *epochs == 1 { "" } else { "s" });
+                let how = match is_own || node.connected.contains(late) {
+                    true => format!("{epochs} {}{plural} behind with {what}", words.epoch),
+                    false => "it is not connected".to_owned(),
+                };
+                below += &format!("\n{name} waits for {}: {how}", region(late));
             }
             for node in &status.differing {
                 below += &format!("\n{name} and {} differ: see the log of either", region(node));
@@ -197,7 +199,7 @@ mod tests {
                 counters: [("txns_committed".to_owned(), 1_234_567)].into(),
                 ..Status::default()
             }),
-            connected: Vec::new(),
+            connected: members.iter().copied().map(NodeId).collect(),
             cut: cut.iter().copied().map(NodeId).collect(),
         };
         let healthy = [of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[])];
@@ -211,7 +213,8 @@ mod tests {
                     "the members at us-east are us-east, ap",
                     "ap-northeast is cut off from us-east, eu-west",
                     "us-east is cut off from eu",
-                    "us-east waits for eu-west: 1000 epochs behind with acknowledgements",
+                    "us-east waits for eu-west: it is not connected",
+                    "ap-northeast waits for us-east: 1000 epochs behind with acknowledgements",
                 ],
             ),
         ] {

@@ -42,7 +42,8 @@ use crate::check::check_file;
 use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, MayLoseUnnamed, Setting, options_table, partitioned_names, with_protocol,
+    MayLoseCommits, MayLoseUnnamed, Setting, options_table, partial_names, partitioned_names,
+    with_protocol,
 };
 use crate::say;
 use checkpoints::Checkpoints;
@@ -131,9 +132,13 @@ pub struct Arguments {
     /// --protocol tiga [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard, which counts in no quorum;
-    /// requires --protocol tiga
+    /// Regions that have only a non-voting replica of the first shard
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(help = format!(
+        "Regions that have only a non-voting replica of the first shard, which counts in no \
+         quorum; requires --protocol {}",
+        partial_names()
+    ))]
     non_voting: Vec<String>,
     /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
     #[arg(long, value_name = "N", default_value_t = 0)]

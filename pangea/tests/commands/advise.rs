@@ -93,11 +93,14 @@ fn a_sql_file_is_run_for_real_and_that_is_said() {
     assert!(stdout.contains("measured on this machine"), "{stdout}");
     // The speed of the machine decides which of the rows with this guarantee is fastest.
     let taken = stdout.lines().find(|line| line.starts_with("Take ")).unwrap_or_default();
-    let promised = ["minerva with minerva.reads=strict", "calvin"];
+    let promised = ["minerva with minerva.reads=strict", "calvin", "mako"];
     assert!(promised.iter().any(|name| taken.contains(name)), "{stdout}");
     assert!(taken.contains("it is strict-serializable"), "{stdout}");
     let rows = |name: &str| stdout.lines().filter(|line| line.contains(name)).count();
-    assert!(rows(" calvin ") >= 4 && rows(" minerva ") >= 5, "each with its variants: {stdout}");
+    assert!(
+        rows(" calvin ") >= 4 && rows(" mako ") >= 2 && rows(" minerva ") >= 5,
+        "each with its variants: {stdout}"
+    );
 }
 
 #[test]
@@ -114,7 +117,12 @@ fn what_is_wrong_is_said_with_file_and_line_before_anything_starts() {
         ),
         ("workload = \"bank\"\nclients = 4\n", REGIONS, "", "w.toml: line 2: there is no key"),
         (work, skewed.as_str(), "", "r.toml: line 6: c to b is 21 ms"),
-        (work, REGIONS, "--protocol raft", "[possible values: minerva, calvin, geogauss, tiga]"),
+        (
+            work,
+            REGIONS,
+            "--protocol raft",
+            "[possible values: minerva, calvin, geogauss, tiga, mako]",
+        ),
         (work, REGIONS, "--costs /no/such.toml", "--costs /no/such.toml: "),
         ("workload = \"no.sql\"\nclients_per_region = 4\n", REGIONS, "", "--workload no.sql: "),
     ] {

@@ -441,6 +441,7 @@ fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
 fn tables_that_cant_be_divided_are_refused_before_anything_starts() {
     for (line, words) in [
         ("--workload bank --partitions 2", "protocol \"minerva\" stores all rows on each node"),
+        ("--workload bank --protocol mako --partitions 2", "--partitions: Mako has one shard"),
         ("--workload bank --protocol calvin --partitions 20", "are 60 nodes"),
         ("--workload bank --protocol calvin --partitions 200", "200"),
         (

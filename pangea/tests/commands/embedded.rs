@@ -182,3 +182,28 @@ fn a_program_with_more_procedures_continues_after_a_stop_and_refuses_after_a_kil
         }
     }
 }
+
+/// The log of Mako has results, and not calls: another program continues with it after a kill, too.
+#[test]
+fn another_program_continues_with_mako_after_a_kill() {
+    for regions in [&["a"][..], &["a", "b", "c"][..]] {
+        let directory = tempfile::tempdir().unwrap();
+        let release = Release { protocol: "mako", regions, directory: directory.path() };
+        let cluster = release.start(false);
+        let mut connection = cluster.connect(0).unwrap();
+        connection.query("create table doubled (value int primary key)", &[]).unwrap();
+        connection.query("insert into doubled values (1)", &[]).unwrap();
+        drop(connection);
+        drop(cluster);
+        let mut expected = 1;
+        // Each of them ends as if it was killed.
+        for is_newer in [true, false, true] {
+            assert_eq!(doubled(&release.start(is_newer)), expected * 2, "{regions:?}");
+            expected *= 2;
+        }
+        let cluster = release.start(true);
+        assert_eq!(cluster.call_raw(0, "a.first", b"").unwrap(), b"added");
+        cluster.stop().unwrap();
+        assert_eq!(doubled(&release.start(false)), expected * 2, "after a stop in order");
+    }
+}

@@ -83,9 +83,8 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
             "\"minerva\"",
             "\"raft\"",
             2,
-            "unknown protocol \"raft\"; known: minerva, calvin, geogauss, tiga",
+            "unknown protocol \"raft\"; known: minerva, calvin, geogauss, tiga, mako",
         ),
-        ("\"minerva\"", "\"mako\"", 2, "protocol \"mako\" is planned, but this version"),
     ];
     for (at, bad, line, word) in cases {
         assert!(good.contains(at), "{at} is in the file");

@@ -154,7 +154,7 @@ fn upgraded() -> &'static str {
 /// Nodes that are killed and started again with another release, and back.
 #[test]
 fn nodes_that_are_killed_continue_with_another_release() {
-    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3)] {
+    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3), ("mako", 4)] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!(
             "--protocol {protocol} --upgrade-to {} --faults upgrade,full-upgrade,kill --secs 30 \
@@ -173,7 +173,7 @@ fn nodes_that_are_killed_continue_with_another_release() {
 /// Nodes that are stopped in order while clients commit, and started again with another release.
 #[test]
 fn nodes_that_are_stopped_in_order_continue_with_another_release() {
-    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3)] {
+    for (protocol, seed) in [("minerva", 1), ("calvin", 2), ("tiga", 3), ("mako", 4)] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!(
             "--protocol {protocol} --upgrade-to {} --faults stop-upgrade --secs 15 --seed {seed}",
@@ -237,7 +237,7 @@ fn caches_are_killed_and_paused_as_nodes_are() {
 /// A bit of a row flips in the memory of a node. Its peers find it, and it is replaced.
 #[test]
 fn a_flipped_bit_is_found_and_its_node_is_replaced() {
-    for protocol in ["minerva", "calvin", "tiga", "tiga --partitions 2"] {
+    for protocol in ["minerva", "calvin", "tiga", "tiga --partitions 2", "mako"] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!("--protocol {protocol} --faults flip --secs 20 --seed 1");
         let output = torture(directory.path(), &arguments);

@@ -40,6 +40,7 @@ pub const NO_PHASE: &[(&str, &str)] = &[
         "protocols/src/calvin/warming/times.rs",
         "times that nodes needed, from which warming predicts",
     ),
+    ("protocols/src/mako/latency.rs", "reports of finished phases, for latency breakdowns"),
 ];
 
 /// Folders in `protocols/src` that are not a protocol: name, reason.

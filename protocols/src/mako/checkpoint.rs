@@ -27,6 +27,7 @@ use super::versions::Epoch;
 use super::{Mako, Timer};
 use crate::agreement::Record;
 use crate::checkpoints::REST;
+use crate::digests::Digests;
 use crate::replica::INTACT;
 use crate::streams::{Bid, number};
 use crate::transfer;
@@ -136,7 +137,7 @@ impl Meta {
 impl State {
     fn meta(&self, log_head: LogPosition) -> Meta {
         let floor = self.commit.floor;
-        let after = self.log.after(floor).expect("what is published is in the log");
+        let after = self.log.after(floor).expect("published entries are in the log");
         let entries: Vec<Logged> = after.cloned().collect();
         Meta {
             log_head,
@@ -211,7 +212,7 @@ impl State {
             return None;
         }
         let has_it = |peer: &NodeId| told(peer).published >= first;
-        // The leader keeps what follows the checkpoint that it sends.
+        // The leader keeps the entries after the checkpoint that it sends.
         let (leader, others) = up.into_iter().filter(has_it).partition::<Vec<_>, _>(leads);
         Some(if leader.is_empty() { others } else { leader })
     }
@@ -343,6 +344,7 @@ impl Mako {
         }
         *adopting = None;
         counters.checkpoints_installed += 1;
+        Digests::begin(cx, replica);
         checkpoints.note_installed(replica, version);
         cx.mark("mako.checkpoint_installed");
         self.answer_contained(cx);

@@ -115,6 +115,8 @@ pub(super) struct Epochs {
     pub end: SnapshotVersion,
     /// The number of epochs in a row that did not begin.
     pub failures: u32,
+    /// Since when a replica has more links than the leader, if this one is the manager.
+    pub outdone_since: Option<Timestamp>,
     /// When each node was last heard.
     pub heard_at: Vec<Timestamp>,
     /// The last report of each node.
@@ -133,6 +135,7 @@ impl Epochs {
             begun: Epoch(0),
             end: SnapshotVersion::ZERO,
             failures: 0,
+            outdone_since: None,
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
@@ -258,6 +261,10 @@ impl Mako {
         }
         cx.mark("mako.epoch");
         self.end_divided(cx, leadership.leader == self.state.replica.me);
+        if self.state.leader().is_some_and(|before| before != leadership.leader) {
+            // Scenarios wait for this mark: the leader is that of the epoch, and not the manager.
+            cx.mark("agreement.leader_changed");
+        }
         self.roll_back(cx);
         let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
         epochs.failures += u32::from(epochs.begun < epochs.current.number);

@@ -22,7 +22,6 @@ use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
-use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
@@ -163,10 +162,6 @@ impl Mako {
         leading.batch.bytes += logged.bytes.len();
         let early = told_at_once(&logged.entry);
         leading.batch.entries.push(logged);
-        let own = requests.iter().filter(|request| request.txn.node() == *node);
-        if let Some(last) = own.map(|request| request.txn.sequence()).max() {
-            cx.reached(Milestone::Validated, last + 1);
-        }
         for executed in early {
             self.answer(cx, executed.txn, version, executed.outcome);
         }

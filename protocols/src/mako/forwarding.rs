@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as ClientRequest, Submission};
@@ -231,6 +232,7 @@ impl Mako {
             cx.mark("mako.forwarded_again");
         }
         origin.sent_to = number;
+        cx.reached(Milestone::Batched, origin.next);
         let below = origin.below();
         let all = txns.iter().filter_map(|txn| Some((*txn, origin.in_flight.get(txn)?)));
         let all: Vec<Request> =

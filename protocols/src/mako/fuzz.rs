@@ -23,6 +23,7 @@ use super::shards::Config;
 use super::streams::Appended;
 use super::versions::{Epoch, version_of};
 use crate::agreement::{Agreement, Record};
+use crate::digests::EpochDigest;
 use crate::fuzzing::{Outcome, Target, run, size};
 use crate::presence::Memory as _;
 use crate::request::Request;
@@ -107,6 +108,7 @@ fn progress(numbers: [u64; 5], versions: [SnapshotVersion; 3]) -> Message {
 fn messages() -> Vec<Vec<u8>> {
     let abort = postcard::to_stdvec(&Abort::new(SqlState::INTERNAL_ERROR, "no")).unwrap();
     let entries = encode_entries(&entries());
+    let digest = EpochDigest { epoch: at(6), scope: 0, tables: vec![(TableId(7), 9)] };
     let all = [
         Message::Forward { epoch: 3, below: 40, requests: requests() },
         Message::Append {
@@ -133,6 +135,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Refused { txn: txn(40).to_bits(), abort: abort.into() },
         Message::FreshRequest { token: 5 },
         Message::FreshReply { token: 5, version: at(7) },
+        Message::Digests { digests: vec![digest] },
     ];
     let encode = |message: &Message| {
         let mut out = Vec::new();

@@ -3,13 +3,19 @@
 use pangea_core::protocol::Mark;
 
 use crate::marks::{NONSENSE, all_of, mark};
-use crate::{agreement, checkpoints, presence, transfer};
+use crate::{agreement, checkpoints, digests, presence, transfer};
 
 /// All marks of a replica.
 pub(super) const ALL: &[Mark] = &all_of::<COUNT>(&ALL_LISTS, &[]);
 
-const ALL_LISTS: [&[Mark]; 5] =
-    [presence::marks::ALL, agreement::marks::ALL, transfer::marks::ALL, checkpoints::MARKS, OWN];
+const ALL_LISTS: [&[Mark]; 6] = [
+    presence::marks::ALL,
+    agreement::marks::ALL,
+    transfer::marks::ALL,
+    checkpoints::MARKS,
+    digests::MARKS,
+    OWN,
+];
 
 /// The number of marks.
 const COUNT: usize = {
@@ -46,6 +52,7 @@ const OWN: &[Mark] = &[
         .rare("a peer is ready before"),
     mark("mako.epoch", "a replica follows another epoch"),
     mark("mako.epoch_proposed", "the manager proposes an epoch"),
+    mark("mako.outdone", "the manager lets a replica lead that hears more nodes than the leader"),
     mark("mako.end_proposed", "the manager proposes the end of the log of the epochs before"),
     mark("mako.malformed_epoch", "a decision is refused: it makes no sense").never(NONSENSE),
     mark("mako.malformed_progress", "a report is refused: it makes no sense").never(NONSENSE),

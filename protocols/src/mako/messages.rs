@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 
+use crate::digests::EpochDigest;
 use crate::messages::{Number, Random, messages};
 use crate::{presence, transfer};
 
@@ -132,14 +133,14 @@ messages! {
             version: SnapshotVersion,
         } control "message_other", malformed "mako.malformed_log";
         /// §4.2: what the leaders of two shards say about transactions over both.
-        75 => Items {
+        76 => Items {
             /// The epoch of the sender.
             epoch: u64 as Number,
             /// The items, as `shards/items.rs` encodes them.
             items: Bytes,
         } bulk "message_items";
         /// §4.1: a transaction of the receiver's client has ended.
-        76 => Ended {
+        77 => Ended {
             /// The transaction.
             txn: u64 as Random,
             /// Its version.
@@ -150,14 +151,14 @@ messages! {
             result: Bytes,
         } sized "message_other", malformed "mako.malformed_log";
         /// §4.4: the watermark of the sender's shard, for the leaders of the others.
-        77 => Watermark {
+        78 => Watermark {
             /// The epoch of the sender.
             epoch: u64 as Number,
             /// The watermark.
             version: SnapshotVersion,
         } control "message_other", malformed "mako.malformed_log";
         /// §5.2: who leads each shard.
-        78 => Config {
+        79 => Config {
             /// The version up to which the sender's log is closed.
             closed: SnapshotVersion,
             /// The configuration, as `shards/configuration.rs` encodes it.
@@ -165,19 +166,25 @@ messages! {
         } control "message_other", malformed "mako.malformed_log";
         /// §5.2: asks the next leader of another shard how transactions have ended that hang here.
         /// It replies with [`Message::Fates`].
-        79 => Ask {
+        80 => Ask {
             /// The epoch.
             epoch: u64 as Number,
             /// The transactions.
             txns: Bytes,
         } sized "message_other";
         /// The reply to a [`Message::Ask`].
-        80 => Fates {
+        81 => Fates {
             /// The epoch.
             epoch: u64 as Number,
             /// The versions and clocks of those that are certified.
             fates: Bytes,
         } sized "message_other";
+        /// Digests of published entries. The receiver compares them with its own
+        /// ([`crate::digests`]).
+        75 => Digests {
+            /// The digests, in the order of their versions.
+            digests: Vec<EpochDigest>,
+        } sized "message_other", malformed "digests.malformed";
     }
     kinds &[
         "message_batch",

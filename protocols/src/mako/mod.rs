@@ -26,9 +26,11 @@
 //! | watermark and replay | §4.3, §4.4 | `watermark.rs` | Append | every outcome |
 //! | epochs | §5.2 | `epochs.rs` | Agreement | who leads |
 //! | suspicion | §5.2 | `suspicion.rs` | Agreement | that another leader is needed |
+//! | links | | `links.rs` | Progress | that another replica hears more nodes |
 //! | closing | §5.2 | `closing.rs` | Report, Fetch, Tail, Append, Ack | the log of the epochs before |
 //! | rollback | §5.2 | `rollback.rs` | | the rows that readers may see |
 //! | progress | §5.2 | `progress.rs` | Progress | who is alive |
+//! | digests | | `digests.rs` | Digests | that replicas are equal |
 //! | reads | §8 | `reads.rs` | FreshRequest, FreshReply | a snapshot with everything acknowledged |
 //! | greeting | | `presence/`, `knowledge.rs` | Greeting | whether a replica has lost its log |
 //! | lost disks | | `rejoin.rs`, `presence/` | Rejoin, RejoinReply | the promises of a replica |
@@ -77,6 +79,7 @@ mod checkpoint;
 pub mod clocks;
 mod closing;
 mod collection;
+mod digests;
 pub mod epochs;
 mod execution;
 #[cfg(test)]
@@ -85,6 +88,8 @@ mod forwarding;
 #[cfg(test)]
 mod fuzz;
 mod knowledge;
+mod latency;
+mod links;
 pub mod locks;
 pub mod log;
 mod marks;
@@ -107,7 +112,7 @@ mod watermark;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{LogPosition, NodeId, TxnId};
-use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status, Words};
 use pangea_core::topology::Topology;
 
 use crate::presence::{self, RejoinTimer};
@@ -170,6 +175,7 @@ impl Protocol for Mako {
     const SIMULATES_PARTITIONS: bool = true;
     const PARTIAL: bool = true;
     const REJOINS: bool = true;
+    const WORDS: Words = options::WORDS;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
@@ -180,6 +186,10 @@ impl Protocol for Mako {
 
     fn guarantee(options: &Options) -> Guarantee {
         options.guarantee()
+    }
+
+    fn warnings(options: &Options, topology: &Topology, _: NodeId) -> Vec<String> {
+        options.warnings(topology)
     }
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
@@ -212,7 +222,7 @@ impl Protocol for Mako {
             Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
             Input::Timer(Timer::Shards) => self.on_shards_timeout(),
             Input::Resume => {}
-            Input::Durable(position) => self.on_durable(position),
+            Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Stop => self.on_stop(cx),
@@ -284,6 +294,7 @@ impl Mako {
             Message::Transfer(message) => self.on_transfer(cx, from, message),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { .. } => self.on_progress(cx, from, message),
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
             Message::Append { .. }
             | Message::Ack { .. }
             | Message::Report { .. }
@@ -350,14 +361,21 @@ impl Mako {
             | Message::Watermark { .. }
             | Message::Config { .. }
             | Message::Ask { .. }
-            | Message::Fates { .. } => unreachable!("handled before"),
+            | Message::Fates { .. }
+            | Message::Digests { .. } => unreachable!("handled before"),
         }
     }
 
     /// Records are on the disk.
-    fn on_durable(&mut self, position: LogPosition) {
+    fn on_durable(&mut self, cx: &Cx<'_, Self>, position: LogPosition) {
         self.state.synced = position;
-        self.state.log.on_durable(position);
+        let State { log, commit, .. } = &mut self.state;
+        let before = log.durable().unwrap_or(commit.published);
+        if log.on_durable(position)
+            && let Some(upto) = log.durable()
+        {
+            self.state.note_durable(cx, (before, upto));
+        }
     }
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
@@ -365,8 +383,9 @@ impl Mako {
         let Some(peer) = self.state.replica.group.member(node) else {
             return self.note_other(cx, node, true);
         };
-        let State { replica, presence, .. } = &mut self.state;
+        let State { replica, presence, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
+        digests.forget(peer);
         presence.forget_session(peer);
         self.end_session(peer);
         let State { replica, presence, .. } = &mut self.state;

@@ -1,7 +1,7 @@
 //! Settings. They must be the same on every replica of a cluster.
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
-use pangea_core::partition::SHARDS_MAX;
+use pangea_core::protocol::Words;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,23 @@ impl Default for Options {
     }
 }
 
+/// A version has the transactions of a slice. The stages are those of `latency.rs`.
+pub(super) const WORDS: Words = Words {
+    coordinator: "leader",
+    epoch: "slice",
+    stages: [
+        "waits for the event loop",
+        "is checked and named",
+        "runs in a batch, or is forwarded",
+        "its entry is on the disk here",
+        "a majority has its entry",
+        "the watermark passes it",
+        "slices before it are published",
+        "its rows are applied",
+        "the snapshot is published",
+    ],
+};
+
 /// Checkpoints every few seconds.
 pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
     &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
@@ -124,9 +141,25 @@ impl Options {
     /// If a cluster can't have them.
     pub(super) fn check(topology: &Topology) -> Result<(), String> {
         match topology.partitions.shards() {
-            1..=SHARDS_MAX => Ok(()),
-            shards => Err(format!("mako has at most {SHARDS_MAX} shards, and not {shards}")),
+            1 => Ok(()),
+            shards => Err(format!("Mako has one shard, and not {shards}; several are to come")),
         }
+    }
+
+    /// The settings that have no effect in this cluster, each with the effect in its place and the
+    /// way out.
+    pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
+        let least = topology.round_trip_max().us * 3 / 2;
+        let is_short = Span::from_ms(self.failure_ms).us < least;
+        let of_failure = is_short.then(|| {
+            format!(
+                "mako.failure_ms = {} has no effect: a leader is replaced when it is silent for \
+                 one and a half of the longest round trips, {} ms. Raise it, or leave it out",
+                self.failure_ms,
+                least.div_ceil(1_000)
+            )
+        });
+        of_failure.into_iter().collect()
     }
 
     /// Transactions are ordered by the leader of the shard. With snapshots, those that only read

@@ -147,6 +147,7 @@ impl Mako {
         self.gossip_again(cx);
         self.ask_for_fates(cx);
         self.send_progress(cx);
+        self.send_digests(cx);
         self.retry_transfer(cx);
         self.stop_abandoned(cx);
         self.ask_again(cx);

@@ -19,6 +19,7 @@ use super::shards::Config;
 use super::state::State;
 use super::streams::Appended;
 use crate::agreement::Record;
+use crate::digests::Digests;
 use crate::replica::{INTACT, kind};
 
 /// The records that a restart reads in the log.
@@ -103,6 +104,7 @@ impl Mako {
         }
         state.commit.committed = state.commit.committed.min(state.log.last());
         state.shown = state.log.last();
+        Digests::begin(cx, &state.replica);
         state.replica.begin_run(cx.rng.u64(..));
         if found.was_ready || !durable.is_replaced {
             // One that lost its disk learns the state of agreement from its peers first.

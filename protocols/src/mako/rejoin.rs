@@ -1,4 +1,4 @@
-//! Lost disks: how a replica takes part again that does not know what it had promised
+//! Lost disks: how a replica takes part again that has forgotten its promises
 //! ([`crate::presence`]).
 //!
 //! The replica had told that it had a part of the log durably, and its disk does not have it any

@@ -24,6 +24,7 @@ use super::versions::epoch_of;
 use super::waits::Waits;
 use super::watermark::Commit;
 use crate::checkpoints::{Checkpoints, turn_of};
+use crate::digests::Digests;
 use crate::presence::Presence;
 use crate::replica::Replica;
 use crate::transfer::Transfer;
@@ -74,6 +75,7 @@ pub(super) struct State {
     pub transfer: Transfer<Mako>,
     /// `Some` while this replica does not count, because it lost its disk.
     pub replaced: Option<Replaced>,
+    pub digests: Digests,
     pub waits: Waits,
     pub counters: Counters,
     /// The part of the state that only several shards need.
@@ -116,6 +118,7 @@ impl State {
             saved: SnapshotVersion::ZERO,
             transfer: Transfer::new(setup.options.chunk_bytes),
             replaced: None,
+            digests: Digests::new(n),
             waits: Waits::default(),
             counters: Counters::default(),
             shards: Shards::of(&setup.topology, setup.me).map(Box::new),
@@ -133,6 +136,14 @@ impl State {
         self.commit.published < self.shown
     }
 
+    /// The number of transactions that this leader has queued or executed, and not published.
+    fn txns_unsettled(&self) -> usize {
+        match &self.role {
+            Role::Leading(leading) => leading.taken.len(),
+            Role::Following | Role::Closing(_) => 0,
+        }
+    }
+
     pub(super) fn status(&self) -> Status {
         let c = &self.counters;
         let counters = [
@@ -146,6 +157,7 @@ impl State {
             ("log_committed", self.commit.committed.0),
             ("log_first", self.log.base().0),
             ("log_bytes", self.replica.bytes_since_checkpoint),
+            ("txns_unsettled", self.txns_unsettled() as u64),
             ("unsettled_bytes", self.unsettled_bytes()),
             ("outcomes", self.outcomes.len() as u64),
             ("checkpoint_version", self.checkpoints.last.0),
@@ -157,6 +169,10 @@ impl State {
         for peer in self.replica.peers() {
             let version = self.epochs.told[peer.index()].published;
             counters.insert(format!("peer_applied_{}", self.replica.node(peer).0), version.0);
+            // Followers tell the leader alone.
+            if let Some(version) = self.commit.acked[peer.index()] {
+                counters.insert(format!("peer_durable_{}", self.replica.node(peer).0), version.0);
+            }
         }
         let exhausted = || "the numbers of epochs are used up; restore the data into a new cluster";
         let mut status = Status {
@@ -167,6 +183,7 @@ impl State {
             rejoin: self.rejoining(),
             refused: self.are_epochs_exhausted().then(|| exhausted().to_owned()),
             is_restarting: self.is_restarting(),
+            differing: self.digests.differing_nodes(),
             waits_for: self.waits.late.clone(),
             counters,
             ..Status::default()

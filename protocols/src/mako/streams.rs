@@ -17,7 +17,6 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -136,8 +135,8 @@ impl Mako {
             return;
         }
         let batch = std::mem::take(&mut leading.batch);
+        self.state.note_batched(cx, &batch.entries);
         self.append(cx, batch.entries);
-        cx.reached(Milestone::Batched, self.state.origin.next);
     }
 
     pub(super) fn on_batch_timeout(&mut self) {

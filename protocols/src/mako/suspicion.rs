@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The leader of agreement is the manager. It chooses the replica with the best log of those that
-//! are heard, and then the first one, so that leaders are in the first region (§4.1).
+//! are heard, and then the first one, so that leaders are in the first region (§4.1). If some nodes
+//! do not hear the leader, it prefers the replicas with the most links (`links.rs`).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 
 use super::epochs::{Decided, Leadership};
+use super::links::Links;
 use super::progress::PeerState;
 use super::state::State;
 use super::versions::{COUNT_ENOUGH, EPOCH_MAX, Epoch, count_of, epoch_of};
@@ -51,6 +53,13 @@ impl State {
         self.replica.peers().filter(|peer| !self.is_heard(*peer, now)).collect()
     }
 
+    pub(super) fn told_by(&self, node: NodeId, now: Timestamp) -> PeerState {
+        match node == self.replica.me {
+            true => self.told(self.unheard(now)),
+            false => self.epochs.told[node.index()].clone(),
+        }
+    }
+
     /// Whether the leader takes too long to close the log.
     pub(super) fn is_stuck(&self, now: Timestamp) -> bool {
         let epochs = &self.epochs;
@@ -65,10 +74,7 @@ impl State {
     pub(super) fn view(&self, now: Timestamp) -> View {
         let me = self.replica.me;
         let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
-        let told = |node: &NodeId| match *node == me {
-            true => self.told(self.unheard(now)),
-            false => self.epochs.told[node.index()].clone(),
-        };
+        let told = |node: &NodeId| self.told_by(*node, now);
         let is_up = |node: &NodeId| *node == me || self.replica.is_up[node.index()];
         let Leadership { number, .. } = self.epochs.current;
         View {
@@ -77,6 +83,7 @@ impl State {
             leader: self.leader(),
             has_begun: self.epochs.begun == number,
             is_stuck: self.is_stuck(now),
+            outdone: self.is_outdone(now).then(|| self.links(now)),
             told: nodes.iter().map(told).collect(),
             heard: nodes.iter().map(|node| self.is_heard(*node, now)).collect(),
             up: nodes.iter().map(is_up).collect(),
@@ -95,6 +102,8 @@ pub(super) struct View {
     pub has_begun: bool,
     /// Whether the leader takes too long to close the log.
     pub is_stuck: bool,
+    /// The links between the replicas, if one has had more than the leader for long.
+    pub outdone: Option<Links>,
     /// The last report of each replica.
     pub told: Vec<PeerState>,
     /// Whether each replica was heard lately.
@@ -127,7 +136,7 @@ impl View {
     pub(super) fn is_epoch_due(&self) -> bool {
         let Some(leader) = self.leader else { return true };
         let (number, told) = (self.number, self.told_by(leader));
-        // It does not know what it had executed and sent before it restarted.
+        // It does not know which entries it had sent before it restarted.
         let has_restarted =
             told.leadership.number == number && !told.flags.leads && !told.flags.is_closing;
         // A replica that lost its disk counts again in the next epoch.
@@ -140,14 +149,14 @@ impl View {
             || told.flags.is_leaving
             || self.is_stuck
             || !self.can_be_followed(leader)
+            || self.outdone.is_some()
             || epoch_of(told.rank.1) == number && count_of(told.rank.1) >= COUNT_ENOUGH
             || self.has_begun && self.topology.voter_ids().any(is_awaited)
     }
 
-    /// The leader of an epoch that begins now.
-    pub(super) fn candidate(&self) -> Option<NodeId> {
-        let stuck = self.leader.filter(|_| self.is_stuck);
-        let is_fit = |node: &NodeId| {
+    /// The replicas that may lead an epoch.
+    pub(super) fn fit(&self) -> impl Iterator<Item = NodeId> {
+        let is_fit = move |node: &NodeId| {
             let told = self.told_by(*node);
             self.up[node.index()]
                 && self.is_heard(*node)
@@ -155,9 +164,18 @@ impl View {
                 && !told.flags.is_leaving
                 && self.can_be_followed(*node)
         };
-        let fit = self.topology.voter_ids().filter(is_fit);
-        let rank = |node: &NodeId| (stuck != Some(*node), self.told_by(*node).rank, Reverse(*node));
-        fit.max_by_key(rank)
+        self.topology.voter_ids().filter(is_fit)
+    }
+
+    /// The leader of an epoch that begins now.
+    pub(super) fn candidate(&self) -> Option<NodeId> {
+        let stuck = self.leader.filter(|_| self.is_stuck);
+        // For a moment after a death, those who have not noticed it have one link more.
+        let rank = |node: &NodeId| {
+            let links = self.outdone.as_ref().map_or(0, |links| links.count(*node));
+            (stuck != Some(*node), links, self.told_by(*node).rank, Reverse(*node))
+        };
+        self.fit().max_by_key(rank)
     }
 }
 
@@ -182,21 +200,27 @@ impl Mako {
     fn manage(&mut self, cx: &mut Cx<'_, Self>) {
         let epochs = &self.state.epochs;
         let agreement = epochs.driver.agreement();
-        if !agreement.is_leader() || agreement.end() != epochs.taken {
-            return;
+        let is_manager = agreement.is_leader();
+        if !is_manager || agreement.end() != epochs.taken {
+            return self.note_links(cx.now.at, is_manager);
         }
+        self.note_links(cx.now.at, true);
         if self.state.shards.is_some() {
             return self.manage_shards(cx);
         }
-        let Leadership { number, leader } = epochs.current;
-        let view = self.state.view(cx.now.at);
+        let now = cx.now.at;
+        let Leadership { number, leader } = self.state.epochs.current;
+        let view = self.state.view(now);
         if view.is_epoch_due() {
             let Some(leader) = view.candidate() else { return };
             if number.0 < EPOCH_MAX {
                 cx.mark("mako.epoch_proposed");
+                if self.state.is_outdone(now) {
+                    cx.mark("mako.outdone");
+                }
                 self.propose(Decided::Epoch { number: number.0 + 1, leader });
             }
-        } else if epochs.begun < number {
+        } else if self.state.epochs.begun < number {
             let told = view.told_by(leader);
             if told.leadership.number == number && told.flags.is_closed {
                 cx.mark("mako.end_proposed");

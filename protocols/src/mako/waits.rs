@@ -16,7 +16,7 @@ use super::versions::count_of;
 /// A node is late if this one has waited for so long, plus two of the longest round trips.
 const PATIENCE: Span = Span::from_ms(500);
 
-/// What this node waits for.
+/// The late nodes, and since when the first transaction has waited.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// The number of the first transaction in flight, and since when it is that.

@@ -14,7 +14,6 @@
 
 use pangea_core::cpu_stage::CpuStage;
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
@@ -109,9 +108,11 @@ impl Mako {
             if left == 0 {
                 return true;
             }
-            let State { log, commit, outcomes, .. } = &mut self.state;
+            let State { log, commit, .. } = &self.state;
             let next = log.next(commit.published).expect("the log has what is committed");
             let entry = next.entry.clone();
+            self.state.note_committed(cx, &entry);
+            let State { commit, outcomes, .. } = &mut self.state;
             if commit.executed < entry.version {
                 left = left.saturating_sub(entry.writes.len() + 1);
                 apply(cx, &entry);
@@ -125,7 +126,9 @@ impl Mako {
                     leading.taken.remove(&executed.txn);
                 });
             }
+            self.state.note_published(cx, &entry);
             self.answer_entry(cx, &entry);
+            self.compare_digests(cx, entry.version);
         }
         if self.state.commit.published > before {
             cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
@@ -139,7 +142,6 @@ impl Mako {
         let own = entry.txns.iter().filter(|executed| executed.txn.node() == me);
         for executed in own {
             self.answer(cx, executed.txn, entry.version, executed.outcome.clone());
-            cx.reached(Milestone::Replicated, executed.txn.sequence() + 1);
         }
     }
 }

@@ -126,6 +126,8 @@ messages! {
             accepted: SnapshotVersion,
             /// Whether it is stopping and waits for nobody.
             is_over: bool,
+            /// Whether it knows that the receiver is stopping, and takes part.
+            knows_stop: bool,
             /// The nodes that the sender does not hear.
             deaf_to: Vec<NodeId>,
             /// The numbers below which the transactions of other coordinators are over: of those

@@ -516,6 +516,7 @@ impl Tiga {
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         (self.state.is_up[node.index()], self.state.has_left[node.index()]) = (true, false);
+        self.state.views.told[node.index()].forget_end();
         self.state.delays.forget(node.index());
         self.state.relays.forget(node);
         self.state.pace.forget(node);
@@ -536,7 +537,7 @@ impl Tiga {
 
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
-        self.state.is_up[node.index()] = false;
+        (self.state.is_up[node.index()], self.state.stop_known_by[node.index()]) = (false, false);
         self.state.relays.forget(node);
         self.state.pace.forget(node);
         // It may come back with another program.

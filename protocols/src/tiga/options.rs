@@ -271,6 +271,7 @@ impl Options {
             self.warning_of_order(topology),
             self.warning_of_approach(topology),
             self.warning_of_path(topology),
+            self.warning_of_headroom(),
         ];
         all.into_iter().flatten().collect()
     }
@@ -346,6 +347,16 @@ impl Options {
         })
     }
 
+    fn warning_of_headroom(&self) -> Option<String> {
+        let most = self.future_max_ms / 2;
+        let headroom_ms = self.headroom_ms.filter(|headroom_ms| *headroom_ms > most)?;
+        Some(format!(
+            "tiga.headroom_ms = {headroom_ms} is more than half of tiga.future_max_ms = {}: stamps \
+             are {most} ms later than the expected arrival. Lower the one, or raise the other",
+            self.future_max_ms
+        ))
+    }
+
     /// Transactions that write are strictly serializable. Those that only read see an earlier
     /// state.
     pub(super) fn guarantee() -> Guarantee {
@@ -405,6 +416,17 @@ mod tests {
             assert_eq!(warnings(&options, 3, 2), [] as [&str; 0], "{key}");
         }
         assert_eq!(warnings(&Options::default(), 3, 1), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_headroom_that_is_cut_warns() {
+        let of = |headroom_ms| Options { headroom_ms, ..Options::default() };
+        assert_eq!(warnings(&of(Some(500)), 3, 1), [] as [&str; 0]);
+        let warned = warnings(&of(Some(501)), 3, 1).pop().expect("a warning");
+        assert!(
+            warned.contains("headroom_ms = 501") && warned.contains("500 ms later"),
+            "{warned}"
+        );
     }
 
     /// Story: with three replicas nothing said that `"super"` makes each commit slower.

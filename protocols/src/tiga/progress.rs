@@ -27,6 +27,7 @@ struct Readings {
     version: u64,
     clock: u64,
     difference: u64,
+    knows_stop: bool,
     deaf_to: Vec<NodeId>,
     others_done: Vec<(NodeId, u64)>,
 }
@@ -61,6 +62,7 @@ impl PeerState {
             seal,
             accepted,
             is_over,
+            knows_stop,
             deaf_to,
             others_done,
             ..
@@ -91,8 +93,17 @@ impl PeerState {
             is_leaving,
             kept,
         };
-        let readings =
-            Readings { sent, delay, received, version, clock, difference, deaf_to, others_done };
+        let readings = Readings {
+            sent,
+            delay,
+            received,
+            version,
+            clock,
+            difference,
+            knows_stop,
+            deaf_to,
+            others_done,
+        };
         Some((told, readings))
     }
 }
@@ -169,6 +180,7 @@ impl Tiga {
                 seal: kept.seal,
                 accepted: kept.accepted,
                 is_over: kept.is_over,
+                knows_stop: self.state.knows_stop_of(node),
                 deaf_to: deaf_to.clone(),
                 others_done: self.state.others_done(node),
                 next_ms: self.state.pause_before(node).us / 1_000,
@@ -248,9 +260,12 @@ impl Tiga {
         if is_link_new || before != told {
             self.wake(cx);
         }
+        self.state.stop_known_by[from.index()] = readings.knows_stop;
         if before.kept.seal != told.kept.seal && self.state.leader() == Some(from) {
             // The leader waits for the answer.
             self.send_progress(cx);
+        } else if told.is_leaving && !before.is_leaving {
+            self.report_to(cx, &[from]);
         }
         let begins_to_lead = told.leads && !(before.leads && before.view == told.view);
         if begins_to_lead && self.state.views.view.leaders.contains(&from) {

@@ -55,6 +55,8 @@ pub(super) struct State {
     pub is_up: Vec<bool>,
     /// Whether each node was stopping when its connection was lost.
     pub has_left: Vec<bool>,
+    /// Whether each node has told that it knows of this one's stop (`stop.rs`).
+    pub stop_known_by: Vec<bool>,
     /// The shard of which this node has a copy.
     pub shard: ShardId,
     /// This node among the replicas of its shard.
@@ -176,6 +178,7 @@ impl State {
             node: setup.me,
             is_up: vec![false; all],
             has_left: vec![false; all],
+            stop_known_by: vec![false; all],
             shard,
             presence: Presence::new(n),
             synced: LogPosition(0),

@@ -4,10 +4,17 @@
 //!   refuses new requests, and says that it is stopping
 //!        --> another replica leads, if enough stay
 //!        --> its own transactions are published
-//!        --> enough stay; or else the leader is sealed, and all have published the same
+//!        --> enough stay, and know that it does not; or else the leader is sealed, and all have
+//!            published the same
 //!        --> takes a checkpoint; another one if cells were published meanwhile
 //!        --> may end
 //! ```
+//!
+//! Nodes may be asked to stop at the same time. Those that have not heard of each other all see
+//! enough that stay. So one that leaves the log to those counts only replicas that have told both
+//! that they know of its stop and that they stay. If one of them stops later, it does not count
+//! this node. Of all nodes that leave so, the last one to be asked leaves behind a majority of each
+//! shard that commits the rest: these replicas stop later, and by the other rule.
 //!
 //! If all nodes stop, no cell may remain that was not run: the next program could not run it
 //! (`programs.rs`). So a leader is *sealed* as soon as too few stay to commit more: it orders
@@ -61,6 +68,8 @@ struct Attendance {
     replicas: usize,
     here: usize,
     staying: usize,
+    /// Those of the staying ones that know of this node's stop.
+    knowing: usize,
 }
 
 impl Attendance {
@@ -93,10 +102,20 @@ impl State {
             of.replicas += 1;
             // One that waits for nobody takes part in nothing more.
             let is_here = is_here && (node == self.node || !self.told_by(node).kept.is_over);
+            let is_staying = is_here && !self.is_stopping(node);
+            let is_known = self.stop_known_by[node.index()] || !self.is_up[node.index()];
             of.here += usize::from(is_here);
-            of.staying += usize::from(is_here && !self.is_stopping(node));
+            of.staying += usize::from(is_staying);
+            of.knowing += usize::from(is_staying && is_known);
         }
         all
+    }
+
+    /// Whether this replica knows that a node is stopping, and takes part when that has left. One
+    /// that does not count yet may leave at any time.
+    pub(super) fn knows_stop_of(&self, node: NodeId) -> bool {
+        let is_leaving = self.views.told[node.index()].is_leaving;
+        is_leaving && self.presence.is_ready && self.is_whole()
     }
 
     fn is_stopping(&self, node: NodeId) -> bool {
@@ -107,6 +126,11 @@ impl State {
     /// Whether the replicas of each shard that are not stopping are enough to go on.
     fn do_enough_stay(&self) -> bool {
         self.attendance().iter().all(|of| of.staying >= of.majority())
+    }
+
+    /// Whether this node can leave the log to those that stay.
+    fn can_leave_it_to_others(&self) -> bool {
+        self.attendance().iter().all(|of| of.knowing >= of.majority())
     }
 
     /// Whether another replica leads.
@@ -197,8 +221,7 @@ impl State {
         let number = self.views.view.number;
         let is_quiet = |leader: &NodeId| {
             let told = self.views.told[leader.index()];
-            let is_quiet = told.kept.is_quiet && told.view == number;
-            *leader == self.node || self.has_left[leader.index()] || is_quiet
+            *leader == self.node || told.kept.is_quiet && told.view == number
         };
         let has_told = self.leading.as_ref().is_some_and(|leading| leading.has_ended);
         let are_quiet = || self.views.view.leaders.iter().all(is_quiet);
@@ -211,9 +234,12 @@ impl State {
         let published = self.commit.published;
         let told = |node: NodeId| self.views.told[node.index()];
         let is_up = |node: &NodeId| self.is_up[node.index()];
+        // One that has left may have led until another view began, of which this node has not
+        // heard. So it must have told that it adds nothing more.
+        let number = self.views.view.number;
         let has_ended = |leader: &NodeId| match *leader == self.node {
             true => self.has_ended(),
-            false => !is_up(leader) || told(*leader).kept.is_sealed,
+            false => told(*leader).kept.is_sealed && told(*leader).view == number,
         };
         let have_ended = self.views.view.leaders.iter().all(has_ended);
         let shard = |node: NodeId| self.cluster.nodes[node.index()].shard;
@@ -247,7 +273,7 @@ impl State {
         let is_not_ready = !self.presence.is_ready && !self.has_unpublished();
         let is_outside = is_not_ready || !self.is_whole() || self.is_refusing;
         let can_go = match self.do_enough_stay() {
-            true => self.is_led(),
+            true => self.can_leave_it_to_others() && self.is_led(),
             false => self.is_all_published(),
         };
         is_outside || is_late || stop.is_settled && can_go
@@ -311,7 +337,7 @@ impl Tiga {
         let is_late = cx.now.at.since(stop.since).us >= PATIENCE.us + round_trips;
         let may_leave = self.state.may_leave(&stop, is_late);
         if may_leave {
-            let is_done = self.state.do_enough_stay() || self.state.is_all_published();
+            let is_done = self.state.can_leave_it_to_others() || self.state.is_all_published();
             let is_part = self.state.presence.is_ready || self.state.has_unpublished();
             let is_alone = is_part && !is_done;
             self.state.stop = Some(Stop { is_over: true, is_alone, ..stop });

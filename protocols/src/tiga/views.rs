@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 
@@ -108,13 +107,17 @@ pub(super) struct Views {
 }
 
 impl PeerState {
-    /// The node may come back, and not be stopping.
+    /// The node may come back, and not be stopping. How it has ended as a leader is still true.
     pub(super) fn forget_stop(&mut self) {
         self.is_leaving = false;
         let kept = &mut self.kept;
-        (kept.is_settled, kept.is_quiet, kept.is_sealed, kept.is_over) =
-            (false, false, false, false);
+        (kept.is_settled, kept.is_over) = (false, false);
         (kept.seal, kept.accepted) = (0, SnapshotVersion::ZERO);
+    }
+
+    /// The node has come back, and may lead.
+    pub(super) fn forget_end(&mut self) {
+        (self.kept.is_quiet, self.kept.is_sealed) = (false, false);
     }
 }
 
@@ -240,12 +243,13 @@ impl State {
         }
     }
 
-    /// The position up to which no view can change the log: with several shards, each of which must
-    /// have committed its cells up to there, what has been published.
+    /// The position up to which no view can change the log. With several shards only what has been
+    /// published counts: until then a replica may need rows and lists of the other shards, and its
+    /// peers keep the log for it.
     pub(super) fn settled(&self) -> Position {
         let Commit { committed, published, .. } = self.commit;
         let settled = if self.is_divided() { published } else { committed };
-        mutate!(SettledAlone: settled => committed).max(self.settled)
+        settled.max(self.settled)
     }
 
     pub(super) fn doubt(&self) -> Span {

@@ -386,7 +386,8 @@ impl<P: Transcribed> ClusterOf<P> {
             (true, false) => "passes over epochs and has",
             (false, _) => "rolls back and has",
         };
-        self.transcript.note(id, || format!("{which} {}", words::epoch(now, &node.state(now))));
+        self.transcript
+            .note(id, || format!("{which} {}", words::state::<P>(now, &node.state(now))));
     }
 
     /// Records that a record was persisted.
@@ -431,7 +432,7 @@ impl<P: Transcribed> ClusterOf<P> {
             }
             Effect::Send { to, message, .. } => self.send(id, to, message),
             Effect::Reply { ticket, outcome, first_run, .. } => {
-                let answer = || words::outcome(&outcome, &first_run);
+                let answer = || words::outcome::<P>(&outcome, &first_run);
                 text.note(id, || format!("answers {ticket}: {}", answer()));
                 assert!(
                     node.replies.insert(ticket, outcome).is_none(),
@@ -458,11 +459,11 @@ impl<P: Transcribed> ClusterOf<P> {
                 node.timers.remove(&timer);
             }
             Effect::Fresh { ticket, version } => {
-                text.note(id, || format!("answers {ticket}: read epoch {}", version.0));
+                text.note(id, || format!("answers {ticket}: read {}", P::version(version)));
                 node.fresh.insert(ticket, version);
             }
             Effect::Checkpoint { checkpoint, pin, .. } => {
-                text.note(id, || format!("begins a checkpoint of epoch {}", checkpoint.version.0));
+                text.note(id, || words::begun_checkpoint::<P>(checkpoint.version));
                 node.writing = Some((checkpoint, pin));
             }
             Effect::Truncate(first) => {

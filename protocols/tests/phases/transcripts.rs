@@ -10,6 +10,7 @@ mod calvin;
 mod checkpoints;
 mod geogauss;
 mod input_log;
+mod mako;
 mod minerva;
 mod shards;
 mod tiga;

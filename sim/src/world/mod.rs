@@ -175,7 +175,12 @@ impl<P: Protocol> World<P> {
         };
         topology.check_caches(P::NAME, P::CACHES)?;
         topology.check_replicas(P::NAME, P::PARTIAL)?;
-        P::check_options(options, &topology)?;
+        // Nodes refuse to partition tables before the simulator has proved that.
+        let whole = || Topology { partitions: Partitions::default(), ..topology.clone() };
+        match P::PARTITIONED {
+            true => P::check_options(options, &topology)?,
+            false => P::check_options(options, &whole())?,
+        }
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
         let nodes = topology.all_ids().map(|id| Node::new(id, settings)).collect();

@@ -182,6 +182,27 @@ pub fn upgraded(seed: u64) -> (Settings, Options) {
     (Settings { nodes, rules, duration, ..settings(seed, "list-append") }, options)
 }
 
+/// Runs in which all nodes are asked to stop at nearly the same time, several times. Most of them
+/// have no transaction in flight then, so that they wait for nothing of their own.
+pub fn stopped(seed: u64) -> (Settings, Options) {
+    let dice = &mut fastrand::Rng::with_seed(seed);
+    let fault = Fault::Upgrade { in_order: true, rolling: false, after_all: true };
+    let rule = |at_ms| Rule { at_ms, lasts_ms: 50, fault: fault.clone() };
+    let path = [Path::Simple, Path::Super][dice.usize(..2)];
+    let leaders = ["auto", "rotated"][dice.usize(..2)].to_owned();
+    let options = drawn_approach(Options { path, leaders, ..Options::default() }, dice);
+    let settings = Settings {
+        nodes: [3, 3, 4, 5][dice.usize(..4)],
+        shards: [1, 1, 2, 3][dice.usize(..4)],
+        clients_per_node: 1,
+        one_way_max: Span::from_ms([10, 30, 75][dice.usize(..3)]),
+        rules: Some([700, 4_000, 7_000, 10_000].map(rule).to_vec()),
+        duration: Span::from_ms(12_000),
+        ..settings(seed, ["list-append", "list-add"][dice.usize(..2)])
+    };
+    (settings, options)
+}
+
 /// The same with two shards. The node is cut off from the others of its shard, or from all nodes.
 pub fn away_divided(seed: u64) -> (Settings, Options) {
     let (settings, options) = away(seed, "list-append");

@@ -11,7 +11,7 @@ use crate::tiga_placed as placed;
 pub type Draw = fn(u64) -> (Settings, Options);
 
 /// Each kind, and a description of its runs.
-pub const KINDS: [(&str, Draw, &str); 20] = [
+pub const KINDS: [(&str, Draw, &str); 21] = [
     ("drawn", drawn::drawn, "one shard, all faults"),
     ("divided", drawn::drawn_divided, "two or three shards, all faults"),
     ("fast", drawn::drawn_fast, "several shards with the fast path, all faults"),
@@ -31,5 +31,6 @@ pub const KINDS: [(&str, Draw, &str); 20] = [
     ("replaced-partial", partial::replaced_partial, "the same with regions that lack shards"),
     ("upgraded", drawn::upgraded, "nodes stop in order, and continue with a new program"),
     ("upgraded-divided", drawn::upgraded_divided, "the same with several shards"),
+    ("stopped", drawn::stopped, "all nodes stop at nearly the same time"),
     ("upgraded-partial", partial::upgraded_partial, "the same with regions that lack shards"),
 ];

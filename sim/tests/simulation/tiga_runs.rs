@@ -4,7 +4,9 @@ use pangea_protocols::tiga::{Options, Path, Tiga};
 use pangea_sim::Settings;
 
 use crate::runs::clean;
-use crate::tiga_drawn::{WORKLOADS, away, drawn, faults, mute, replaced, settings, upgraded};
+use crate::tiga_drawn::{
+    WORKLOADS, away, drawn, faults, mute, replaced, settings, stopped, upgraded,
+};
 
 #[test]
 fn tiga_is_serializable_without_faults() {
@@ -111,6 +113,19 @@ fn nodes_stop_in_order_and_continue_with_another_program() {
     }
     println!("{stops} nodes have stopped in order, {undone} upgrades were undone");
     assert!(stops > 15, "{stops} nodes have stopped in order");
+}
+
+/// Story: nodes that were asked to stop at the same time had not heard of each other, and each of
+/// them left the rest of the log to the others. Too few were left to commit it, and the next
+/// program refused it (3, 8, 14, 18, and 60 with one shard).
+#[test]
+fn nodes_that_stop_at_nearly_the_same_time_leave_nothing_to_the_next_program() {
+    let mut stops = 0;
+    for seed in (0..20).chain([60]) {
+        let (settings, options) = stopped(seed);
+        stops += clean::<Tiga>(&settings, &options).counts.stops_in_order;
+    }
+    assert!(stops > 200, "{stops} nodes have stopped in order");
 }
 
 /// A replaced node answered strict reads of others (10155, 10245). A checkpoint lacked a

@@ -288,7 +288,7 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
             ("ms_behind", or_null(it.ms_behind, Datum::Float)),
             ("awaited", or_null(it.awaited.as_ref(), |awaited| text(&awaited.what))),
             ("versions_awaited", or_null(it.awaited.as_ref(), |awaited| count(awaited.epochs))),
-            ("role", text("replica")),
+            ("role", text(if facts.topology.votes(it.node) { "replica" } else { "non-voting" })),
         ]);
     }
     caches(facts, rows)

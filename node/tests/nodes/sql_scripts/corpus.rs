@@ -17,9 +17,9 @@ use pangea_core::protocol::Protocol;
 use pangea_node::driver::Handle;
 use pangea_sql::Shared;
 
-use super::Region;
+use super::{Cluster, Layout};
 
-impl<P: Protocol> pangea::Ground for Region<P> {
+impl<P: Protocol> pangea::Ground for Cluster<P> {
     type Node = Handle<P>;
 
     fn node(&self) -> (Handle<P>, Arc<Shared>) {
@@ -31,11 +31,11 @@ impl<P: Protocol> pangea::Ground for Region<P> {
     }
 }
 
-/// Runs the whole corpus on this number of nodes, and returns the differences.
-pub fn check<P: Protocol>(nodes: usize) -> Vec<String> {
+/// Runs the whole corpus on a cluster, and returns the differences.
+pub fn check<P: Protocol>(layout: Layout) -> Vec<String> {
     let scripts = script::scripts();
     let run = |script: &script::Script| {
-        let database = pangea::Database::new(Region::<P>::start(nodes), &script.name);
+        let database = pangea::Database::new(Cluster::<P>::start(layout), &script.name);
         runner::run(script, || database.connect())
     };
     scripts.iter().flat_map(run).collect()

@@ -4,8 +4,8 @@ use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
 use pangea_protocols::tiga::Tiga;
 
-use super::Region;
 use super::script::{Ground, answers};
+use super::{Cluster, TWO_SHARDS};
 
 const ROWS: usize = 10_000;
 
@@ -18,11 +18,11 @@ fn many_rows_of_two_nodes_are_loaded_changed_and_deleted() {
 }
 
 fn change_many<P: Protocol>() {
-    let mut region = Region::<P>::start(2);
-    let mut session = region.session(0);
+    let mut cluster = Cluster::<P>::start(TWO_SHARDS);
+    let mut session = cluster.session(0);
     let rows: String = (1..=ROWS).map(|at| format!("{at}\t{}\n", at % 100)).collect();
     let mut check = |sql: &str, answer: &[&str]| {
-        assert_eq!(answers(&region, &mut session, sql, &rows), answer, "{sql}");
+        assert_eq!(answers(&cluster, &mut session, sql, &rows), answer, "{sql}");
     };
     check("create table parent (a int primary key)", &["= CREATE TABLE"]);
     check("insert into parent select * from generate_series(0, 99)", &["= INSERT 0 100"]);
@@ -35,6 +35,6 @@ fn change_many<P: Protocol>() {
     check("select count(u), count(*), count(distinct p) from t", &["5000|10000|100", "= SELECT 1"]);
     check(&format!("delete from t where {some}"), &["= DELETE 5000"]);
     check("select count(u), count(*), min(a) from t", &["0|5000|2", "= SELECT 1"]);
-    region.wait(async { drop(session) });
-    region.nodes.into_iter().for_each(|node| node.stop().unwrap());
+    cluster.wait(async { drop(session) });
+    cluster.nodes.into_iter().for_each(|node| node.stop().unwrap());
 }

@@ -1,5 +1,5 @@
-//! The scripts of `sql/tests/slt` on protocols that partition tables: on one node, and with tables
-//! partitioned over two.
+//! The scripts of `sql/tests/slt` on one node of some protocols. Those that partition tables run them
+//! with tables over two nodes, too, and Tiga over three shards with three replicas each.
 
 mod corpus;
 mod many;
@@ -13,19 +13,31 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::support::cluster::addresses;
+use crate::support::cluster::addresses_of;
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::Registry;
 use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 use pangea_sql::Shared;
 use script::{Ground, scripts, session};
 use tokio::runtime::Runtime;
 
-/// One region with several nodes.
-struct Region<P: Protocol> {
+/// How many regions a cluster has, and how many shards. Each region has a node of each shard.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    regions: usize,
+    shards: usize,
+}
+
+const ONE_NODE: Layout = Layout { regions: 1, shards: 1 };
+const TWO_SHARDS: Layout = Layout { regions: 1, shards: 2 };
+const THREE_OF_THREE: Layout = Layout { regions: 3, shards: 3 };
+
+/// A cluster of nodes in this process.
+struct Cluster<P: Protocol> {
     nodes: Vec<Node<P>>,
     /// The state shared by the sessions of each node.
     shared: Vec<Arc<Shared>>,
@@ -33,11 +45,18 @@ struct Region<P: Protocol> {
 }
 
 /// The configuration of a node, with a data directory or without durable state.
-fn config<P: Protocol>(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
+fn config<P: Protocol>(
+    node: usize,
+    layout: Layout,
+    addresses: &[SocketAddr],
+    dir: Option<&Path>,
+) -> Config {
+    let regions = &["here", "there", "elsewhere"][..layout.regions];
     let row = |(id, addresses): (usize, &[SocketAddr])| {
         let (peer, sql) = (addresses[0], addresses[1]);
+        let (region, shard) = (regions[id / layout.shards], id % layout.shards);
         format!(
-            "{{ id = {id}, region = \"here\", shard = {id}, peer = \"{peer}\", sql = \"{sql}\" }}"
+            "{{ id = {id}, region = {region:?}, shard = {shard}, peer = \"{peer}\", sql = \"{sql}\" }}"
         )
     };
     let rows: Vec<String> = addresses.chunks(2).enumerate().map(row).collect();
@@ -48,23 +67,24 @@ fn config<P: Protocol>(node: usize, addresses: &[SocketAddr], dir: Option<&Path>
     let settings = if P::NAME == Calvin::NAME { "[calvin]\nepoch_ms = 1\n" } else { "" };
     let text = format!(
         "cluster = \"scripts\"\nprotocol = \"{}\"\nnode = {node}\ndata_dir = {dir:?}\n\
-         durability = {durability:?}\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n{settings}",
+         durability = {durability:?}\nworkers = 1\nregions = {regions:?}\nnodes = [{}]\n{settings}",
         P::NAME,
         rows.join(", ")
     );
     Config::parse("node.toml", &text).unwrap()
 }
 
-impl<P: Protocol> Region<P> {
-    fn start(count: usize) -> Self {
-        Self::start_at(&addresses::<4>()[..2 * count], None)
+impl<P: Protocol> Cluster<P> {
+    fn start(layout: Layout) -> Self {
+        Self::start_at(layout, &addresses_of(2 * layout.regions * layout.shards), None)
     }
 
     /// Starts a node for each pair of addresses.
-    fn start_at(addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
+    fn start_at(layout: Layout, addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
         let registry = Arc::new(Registry::new(pangea_sql::procedures()));
-        let start =
-            |node| Node::start(&config::<P>(node, addresses, dir), registry.clone()).unwrap();
+        let start = |node| {
+            Node::start(&config::<P>(node, layout, addresses, dir), registry.clone()).unwrap()
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
         let nodes = 0..addresses.len() / 2;
@@ -73,7 +93,7 @@ impl<P: Protocol> Region<P> {
     }
 }
 
-impl<P: Protocol> Ground for Region<P> {
+impl<P: Protocol> Ground for Cluster<P> {
     /// Assigns sessions to the nodes round robin. With several nodes they use strict reads, to see
     /// what other sessions have just committed.
     fn session(&mut self, number: usize) -> script::Session {
@@ -108,12 +128,12 @@ pub fn is_known(difference: &str) -> bool {
     OTHERWISE.iter().any(|(what, _)| difference.contains(what))
 }
 
-fn check_scripts<P: Protocol>(nodes: usize) {
+fn check_scripts<P: Protocol>(layout: Layout) {
     let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
     let all = scripts(&sql);
     let differences: Vec<String> = all
         .iter()
-        .flat_map(|path| script::run(path, &mut Region::<P>::start(nodes)))
+        .flat_map(|path| script::run(path, &mut Cluster::<P>::start(layout)))
         .filter(|difference| !is_known(difference))
         .collect();
     assert!(differences.is_empty(), "{}: {}", differences.len(), differences.join("\n"));
@@ -121,40 +141,60 @@ fn check_scripts<P: Protocol>(nodes: usize) {
 
 #[test]
 fn every_script_sees_the_same_on_calvin() {
-    check_scripts::<Calvin>(1);
+    check_scripts::<Calvin>(ONE_NODE);
 }
 
 #[test]
 fn every_script_sees_the_same_on_tiga() {
-    check_scripts::<Tiga>(1);
+    check_scripts::<Tiga>(ONE_NODE);
+}
+
+#[test]
+fn every_script_sees_the_same_on_mako() {
+    check_scripts::<Mako>(ONE_NODE);
 }
 
 #[test]
 fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_calvin() {
-    check_scripts::<Calvin>(2);
+    check_scripts::<Calvin>(TWO_SHARDS);
 }
 
 #[test]
 fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_tiga() {
-    check_scripts::<Tiga>(2);
+    check_scripts::<Tiga>(TWO_SHARDS);
 }
 
-fn check_corpus<P: Protocol>(nodes: usize) {
-    let answers = corpus::check::<P>(nodes);
+fn check_corpus<P: Protocol>(layout: Layout) {
+    let answers = corpus::check::<P>(layout);
     assert!(answers.is_empty(), "{} answers: {}", answers.len(), answers.join("\n"));
 }
 
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_on_calvin() {
-    check_corpus::<Calvin>(1);
+    check_corpus::<Calvin>(ONE_NODE);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_on_mako() {
+    check_corpus::<Mako>(ONE_NODE);
 }
 
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_calvin() {
-    check_corpus::<Calvin>(2);
+    check_corpus::<Calvin>(TWO_SHARDS);
 }
 
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_tiga() {
-    check_corpus::<Tiga>(2);
+    check_corpus::<Tiga>(TWO_SHARDS);
+}
+
+#[test]
+fn every_script_sees_the_same_where_three_regions_have_three_shards_of_tiga() {
+    check_scripts::<Tiga>(THREE_OF_THREE);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_where_three_regions_have_three_shards_of_tiga() {
+    check_corpus::<Tiga>(THREE_OF_THREE);
 }

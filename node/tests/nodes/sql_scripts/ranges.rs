@@ -12,29 +12,29 @@ use pangea_protocols::tiga::Tiga;
 use pangea_sql::catalog::{CATALOG, QualifiedName, Ranges, Relation, relation_key};
 use pangea_sql::engine::Engine;
 
-use super::Region;
 use super::script::{Ground, Session, answers};
+use super::{Cluster, TWO_SHARDS};
 use crate::support::cluster::addresses;
 
 /// Far longer than a node takes to retain a snapshot.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A region of two nodes, and a session on each.
+/// A region with two nodes, and a session on each.
 struct Two<P: Protocol> {
-    region: Region<P>,
+    cluster: Cluster<P>,
     sessions: Vec<Session>,
 }
 
 impl<P: Protocol> Two<P> {
     fn start(dir: Option<&Path>, addresses: &[std::net::SocketAddr]) -> Self {
-        let mut region = Region::start_at(addresses, dir);
-        let sessions = (0..2).map(|node| region.session(node)).collect();
-        Self { region, sessions }
+        let mut cluster = Cluster::start_at(TWO_SHARDS, addresses, dir);
+        let sessions = (0..2).map(|node| cluster.session(node)).collect();
+        Self { cluster, sessions }
     }
 
     /// Runs a statement on a node, and returns the answers.
     fn ask(&mut self, node: usize, sql: &str) -> Vec<String> {
-        answers(&self.region, &mut self.sessions[node], sql, "")
+        answers(&self.cluster, &mut self.sessions[node], sql, "")
     }
 
     /// Runs statements on a node, which must succeed.
@@ -47,7 +47,7 @@ impl<P: Protocol> Two<P> {
     fn kept(&mut self, node: usize, table: &str) -> Vec<i32> {
         // A strict read returns only after the writes of other nodes have arrived.
         self.ask(node, &format!("select count(*) from {table}"));
-        let store = self.region.nodes[node].handle().store();
+        let store = self.cluster.nodes[node].handle().store();
         let at = store.published();
         let key = relation_key(&QualifiedName::public(table));
         let record = store.read(CATALOG, &key, at).and_then(|version| version.value).unwrap();
@@ -77,10 +77,10 @@ impl<P: Protocol> Two<P> {
     }
 
     fn stop(self) {
-        let Self { region, sessions } = self;
+        let Self { cluster, sessions } = self;
         // A session may wait for other nodes as it ends.
-        region.wait(async { drop(sessions) });
-        region.nodes.into_iter().for_each(|node| node.stop().unwrap());
+        cluster.wait(async { drop(sessions) });
+        cluster.nodes.into_iter().for_each(|node| node.stop().unwrap());
     }
 }
 

@@ -6,8 +6,8 @@ use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
 use pangea_protocols::tiga::Tiga;
 
-use super::Region;
 use super::script::{Ground, answers};
+use super::{Cluster, TWO_SHARDS};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -18,10 +18,10 @@ fn each_node_shows_its_shard_how_far_others_are_and_what_it_counts() {
 }
 
 fn show<P: Protocol>() {
-    let mut region = Region::<P>::start(2);
+    let mut cluster = Cluster::<P>::start(TWO_SHARDS);
     for node in 0..2 {
-        let mut session = region.session(node);
-        let mut ask = |sql: &str| answers(&region, &mut session, sql, "");
+        let mut session = cluster.session(node);
+        let mut ask = |sql: &str| answers(&cluster, &mut session, sql, "");
         let table = format!("create table t{node} (a int primary key)");
         assert_eq!(ask(&table), ["= CREATE TABLE"]);
         let own = ask("select node, shard, shards, members from pangea.cluster");
@@ -42,7 +42,7 @@ fn show<P: Protocol>() {
         assert_eq!(shown, all);
         let counted = "select value > 0 from pangea.counters where name = 'txns_committed'";
         assert_eq!(ask(counted), ["t", "= SELECT 1"]);
-        region.wait(async { drop(session) });
+        cluster.wait(async { drop(session) });
     }
-    region.nodes.into_iter().for_each(|node| node.stop().unwrap());
+    cluster.nodes.into_iter().for_each(|node| node.stop().unwrap());
 }

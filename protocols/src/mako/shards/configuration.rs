@@ -154,6 +154,7 @@ impl State {
             leader: leader.filter(|_| number > Epoch(0)),
             has_begun,
             is_stuck,
+            outdone: None,
             told: nodes.iter().map(|node| other(node).told.clone()).collect(),
             heard: nodes
                 .iter()

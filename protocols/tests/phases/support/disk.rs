@@ -47,7 +47,7 @@ impl<P: Transcribed> ClusterOf<P> {
             }
             let rows = node.rows(version);
             drop(pin);
-            let text = || words::epoch(version, &node::writes(&rows));
+            let text = || words::state::<P>(version, &node::writes(&rows));
             self.transcript.note(id, || format!("has a checkpoint of {}", text()));
             node.checkpoint = Some((checkpoint, rows));
             self.step(id, Input::Checkpointed(version));

@@ -7,6 +7,7 @@
 
 mod calvin_messages;
 mod geogauss;
+mod mako;
 mod tiga;
 
 use std::collections::BTreeSet;
@@ -58,6 +59,11 @@ pub trait Transcribed: Protocol<Message: PartialEq, Timer: From<Timer>> {
 
     /// Options with which nothing happens that the test does not request.
     fn by_hand() -> Self::Options;
+
+    /// The name of a version.
+    fn version(version: SnapshotVersion) -> String {
+        format!("epoch {}", version.0)
+    }
 }
 
 /// With this interval a timer never expires by itself.
@@ -344,6 +350,11 @@ pub fn fetch<P: Transcribed>(source: NodeId, bid: u64) -> P::Message {
     P::of_streams(fetch)
 }
 
+/// The begin of a checkpoint.
+pub fn begun_checkpoint<P: Transcribed>(version: SnapshotVersion) -> String {
+    format!("begins a checkpoint of {}", P::version(version))
+}
+
 /// The report of a master term.
 pub fn master_term(
     (shard, from): (ShardId, SnapshotVersion),
@@ -364,7 +375,7 @@ pub fn lost(after: SnapshotVersion, epochs: u64, acknowledged: u64) -> String {
 }
 
 /// The answer to a client.
-pub fn outcome(outcome: &Outcome, first_run: &FirstRun) -> String {
+pub fn outcome<P: Transcribed>(outcome: &Outcome, first_run: &FirstRun) -> String {
     let rerun = match first_run {
         FirstRun::Invalidated(Some((_, key))) => {
             format!(", its first run was invalidated by a write to {}", text(key))
@@ -378,7 +389,7 @@ pub fn outcome(outcome: &Outcome, first_run: &FirstRun) -> String {
                 true => String::new(),
                 false => format!(" with result {}", text(result)),
             };
-            format!("{txn} committed in epoch {}{result}{rerun}", version.0)
+            format!("{txn} committed in {}{result}{rerun}", P::version(*version))
         }
         Outcome::Aborted(it) => format!("{}{rerun}", abort(it)),
     }
@@ -511,11 +522,11 @@ pub fn rows(writes: &[Write]) -> String {
     writes.iter().map(row).collect::<Vec<_>>().join(" ")
 }
 
-/// The state of a node at an epoch.
-pub fn epoch(epoch: SnapshotVersion, writes: &[Write]) -> String {
+/// The state of a node at a version.
+pub fn state<P: Transcribed>(version: SnapshotVersion, writes: &[Write]) -> String {
     match writes.is_empty() {
-        true => format!("epoch {}: no rows", epoch.0),
-        false => format!("epoch {}: {}", epoch.0, rows(writes)),
+        true => format!("{}: no rows", P::version(version)),
+        false => format!("{}: {}", P::version(version), rows(writes)),
     }
 }
 

@@ -101,7 +101,6 @@ pub const OF_TIGA: &[Bug] = &[
     Bug::RejoinedVotes,
     Bug::NonVotingCounts,
     Bug::StartAfterOther,
-    Bug::SettledAlone,
     Bug::OldViewCounts,
     Bug::OtherShardsUncommitted,
     Bug::ReceivedForgotten,

@@ -12,8 +12,7 @@ impl Profile {
     pub(super) fn of_bug_in_tiga(bug: Bug) -> &'static [Self] {
         match bug {
             Bug::RecoveredForgotten | Bug::FreshWithoutLeader => &[Self::Mute],
-            Bug::SettledAlone
-            | Bug::OldViewCounts
+            Bug::OldViewCounts
             | Bug::OtherShardsUncommitted
             | Bug::ReceivedForgotten
             | Bug::UsedForgotten
