@@ -161,8 +161,6 @@ impl<P: Protocol> World<P> {
         let workload = settings.workload().map_err(|error| error.to_string())?;
         let seed = settings.seed;
         let mut topology = drawn_topology(settings);
-        // Nodes may refuse several shards that the simulator may have.
-        let undivided = (settings.shards > 1 && !P::PARTITIONED).then(|| topology.clone());
         if settings.shards > 1 {
             if !P::SIMULATES_PARTITIONS {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
@@ -177,7 +175,12 @@ impl<P: Protocol> World<P> {
         };
         topology.check_caches(P::NAME, P::CACHES)?;
         topology.check_replicas(P::NAME, P::PARTIAL)?;
-        P::check_options(options, undivided.as_ref().unwrap_or(&topology))?;
+        // Nodes refuse to partition tables before the simulator has proved that.
+        let whole = || Topology { partitions: Partitions::default(), ..topology.clone() };
+        match P::PARTITIONED {
+            true => P::check_options(options, &topology)?,
+            false => P::check_options(options, &whole())?,
+        }
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
         let nodes = topology.all_ids().map(|id| Node::new(id, settings)).collect();

@@ -10,4 +10,5 @@ mod mako_drawn;
 mod planted;
 mod shrink;
 #[path = "../simulation/tiga_drawn.rs"]
+#[allow(dead_code, reason = "the tests of the simulator use the rest")]
 mod tiga_drawn;
