@@ -19,7 +19,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
 
 use super::Mako;
-use super::log::{Entry, Log};
+use super::log::{Entry, Log, Logged};
 use super::state::{Role, State};
 use super::versions::Epoch;
 
@@ -66,9 +66,12 @@ impl Commit {
         (self.executed, self.published, self.floor) = (version, version, floor);
     }
 
-    /// Passes the entries that are published.
+    /// Passes the entries that are published. With several shards an entry that is not committed yet
+    /// may be void, and have an earlier version than what is published.
     pub(super) fn advance_floor(&mut self, log: &Log) {
-        while let Some(next) = log.next(self.floor).filter(|it| it.entry.at() <= self.published) {
+        let (published, committed) = (self.published, self.committed);
+        let is_over = |it: &&Logged| it.entry.at() <= published && it.version() <= committed;
+        while let Some(next) = log.next(self.floor).filter(is_over) {
             self.floor = next.version();
         }
     }

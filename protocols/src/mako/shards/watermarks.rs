@@ -40,6 +40,7 @@ impl Mako {
                 let point = commit_point(&self.state.acked()).unwrap_or_default();
                 let State { commit, log, .. } = &mut self.state;
                 commit.committed = commit.committed.max(point.min(log.last()));
+                commit.advance_floor(log);
                 let watermark = log.closed_at(commit.committed);
                 let last = log.last();
                 let shards = self.shards();
@@ -52,7 +53,11 @@ impl Mako {
                 self.tell_settled(cx);
                 self.publish_stable(cx);
             }
-            Role::Following => self.follow_stable(cx),
+            Role::Following => {
+                let State { commit, log, .. } = &mut self.state;
+                commit.advance_floor(log);
+                self.follow_stable(cx);
+            }
             Role::Closing(_) => {}
         }
     }

@@ -36,8 +36,7 @@ impl Profile {
             | Bug::MakoPublishesOwnCut
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
-            | Bug::MakoClosedToldTooHigh => &[Self::Deposed, Self::Successive],
-            Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
+            | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
             _ => &[Self::Calm],
         }
     }
