@@ -372,6 +372,36 @@ bugs! {
         "A peer's checkpoint lacks the outcomes.";
     MakoFreshWithoutEntry, "mako-fresh-without-entry",
         "A leader answers a strict read with what it has published.";
+    MakoLockedPassesValidate, "mako-locked-passes-validate",
+        "A row that another transaction has locked is valid.";
+    MakoReadShardsUnvalidated, "mako-read-shards-unvalidated",
+        "Shards that are only read are not asked whether their rows are current.";
+    MakoInstallDoesNotRaise, "mako-install-does-not-raise",
+        "An installation leaves the counter of the shard.";
+    MakoParkedForgotten, "mako-parked-forgotten",
+        "Transactions that wait for a locked row are not run when it is unlocked.";
+    MakoLockedRowsRead, "mako-locked-rows-read", "Local transactions read locked rows.";
+    MakoDependencyIgnored, "mako-dependency-ignored",
+        "Local transactions that read rows which depend on other shards do not.";
+    MakoClosedAbovePending, "mako-closed-above-pending",
+        "The log is closed above the number of a transaction that is not installed.";
+    MakoIdleClosedUnlogged, "mako-idle-closed-unlogged",
+        "A leader tells a watermark that is not in a majority's log.";
+    MakoIdleStreamLeftOut, "mako-idle-stream-left-out", "An idle shard logs no closings.";
+    MakoOwnLogSuffices, "mako-own-log-suffices",
+        "A client is told when the shard of the coordinator has replicated its transaction.";
+    MakoPublishesOwnCut, "mako-publishes-own-cut",
+        "Each shard publishes what it has replicated itself.";
+    MakoReplayAboveClosed, "mako-replay-above-closed",
+        "A follower publishes up to where its own log is closed.";
+    MakoDecisionDroppedEarly, "mako-decision-dropped-early",
+        "A coordinator forgets a decision before all shards have it.";
+    MakoCutByOwnLog, "mako-cut-by-own-log",
+        "What depends on entries that another shard has lost survives.";
+    MakoClosedToldTooHigh, "mako-closed-told-too-high",
+        "A leader reports that its log is closed up to its last entry.";
+    MakoRangeMissesLockedInsert, "mako-range-misses-locked-insert",
+        "A scan does not notice rows that are about to be inserted.";
 }
 
 impl fmt::Display for Bug {

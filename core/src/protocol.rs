@@ -70,6 +70,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether tables can be partitioned among the nodes of a region.
     const PARTITIONED: bool = false;
 
+    /// Whether the simulator partitions them, also if nodes do not yet.
+    const SIMULATES_PARTITIONS: bool = Self::PARTITIONED;
+
     /// Whether a region may lack replicas of some shards.
     const PARTIAL: bool = false;
 
@@ -91,8 +94,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// frequent checkpoints in each of their modes. A setting that the user gives takes precedence.
     const TORTURE_SETTINGS: &'static [TortureSetting] = &[];
 
-    /// Alternative settings that a user may prefer to the defaults. `pangea advise` tries each of
-    /// them.
+    /// Settings that a user may prefer to the defaults. `pangea advise` tries each of them.
     const VARIANTS: &'static [Variant] = &[];
 
     /// The messages between peers.
@@ -265,8 +267,7 @@ pub enum Effect<P: Protocol> {
         /// The record, in parts that are written one after the other.
         record: Vec<Bytes>,
     },
-    /// Deliver [`Input::Timer`] at this time, not before. Replaces an earlier setting of the same
-    /// timer.
+    /// Deliver [`Input::Timer`] at this time, not before. Replaces an earlier setting of the timer.
     SetTimer {
         /// The timer.
         timer: P::Timer,
@@ -456,8 +457,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
         }
     }
 
-    /// The position of the last persisted record. Messages and replies that wait for it are safe to
-    /// send.
+    /// The position of the last persisted record. Messages that wait for it are safe to send.
     pub fn log_head(&self) -> LogPosition {
         self.log_head
     }

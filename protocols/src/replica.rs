@@ -55,6 +55,8 @@ pub(crate) mod kind {
     pub const ADOPTED: u8 = 20;
     /// The last epoch that a replica has promised to follow.
     pub const PROMISED_EPOCH: u8 = 21;
+    /// The leaders of all shards, and the cut with which their epoch has begun.
+    pub const CONFIGURATION: u8 = 22;
 }
 
 /// The reason why records of the log can always be decoded.

@@ -23,6 +23,7 @@
 //! - `merge` lays uncommitted rows over a scan of the store.
 //! - `isolation` selects the reads that a transaction's level checks.
 //! - `size` limits the reads and writes of a transaction.
+//! - `spread` runs a program optimistically with rows of other shards.
 //! - `timed` orders transactions by timestamps that are chosen before they arrive.
 
 mod adds;
@@ -36,6 +37,7 @@ mod overlay;
 pub mod reconnaissance;
 mod remote_rows;
 mod size;
+pub mod spread;
 #[cfg(test)]
 mod testing;
 pub mod timed;

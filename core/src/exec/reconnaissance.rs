@@ -18,15 +18,16 @@ use super::merge;
 use super::ordered::locked_part;
 use super::remote_rows::{RemoteRows, Rows};
 use super::size::{TXN_BYTES_MAX, bytes_of, check_bytes, writes_bytes};
+use super::spread::{Recorder, Versions};
 use super::writes::OwnWrites;
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::ids::{ShardId, SnapshotVersion, TableId};
+use crate::ids::{ProcedureId, ShardId, SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::partition::{Partitions, ShardSet};
 use crate::store::Store;
 use crate::txn::{
-    Abort, Context, Footprint, LockMode, PointLock, Program, RangeLock, Registry, Scan, SqlState,
-    Stop, Visit, Write,
+    Abort, Context, Footprint, LockMode, PointLock, Program, RangeLock, ReadSet, Registry, Scan,
+    SqlState, Stop, Visit, Write,
 };
 use crate::value::Value;
 
@@ -68,7 +69,7 @@ pub struct LookupRows {
 /// The known rows of other shards.
 #[derive(Clone, Debug, Default)]
 pub struct KnownRows {
-    rows: Rows,
+    pub(super) rows: Rows,
     points: BTreeSet<(TableId, Key)>,
     covered: BTreeMap<ShardId, Vec<RangeLock>>,
     /// The size of the known rows.
@@ -257,20 +258,7 @@ pub fn reconnoiter(
         }
         Program::Call { procedure, args } => (*procedure, args),
     };
-    let remote_rows = RemoteRows { partitions, here, rows: &known.rows };
-    let mut context = ReconnaissanceContext {
-        store,
-        at,
-        remote_rows,
-        known,
-        points: Vec::new(),
-        ranges: Vec::new(),
-        writes: OwnWrites::default(),
-        hinted: BTreeMap::new(),
-        hinted_bytes: 0,
-        wants: BTreeMap::new(),
-        bytes: 0,
-    };
+    let mut context = ReconnaissanceContext::new((store, at), (partitions, here), known, None);
     call::hint(registry, procedure, args, &mut |table, key| context.hint(table, Key::from(key)));
     // The result is ignored, because the program will run again at its place.
     let _result = call::call(registry, procedure, args, &mut context);
@@ -293,7 +281,7 @@ pub fn reconnoiter(
     Reconnaissance::Wants(wants)
 }
 
-struct ReconnaissanceContext<'a> {
+pub(super) struct ReconnaissanceContext<'a> {
     store: &'a Store,
     at: SnapshotVersion,
     remote_rows: RemoteRows<'a>,
@@ -309,6 +297,46 @@ struct ReconnaissanceContext<'a> {
     wants: BTreeMap<ShardId, LookupKeys>,
     /// The bytes read so far. They may have to be sent to another shard.
     bytes: usize,
+    /// Records the reads with their versions, if they are wanted.
+    pub(super) recorder: Option<Recorder<'a>>,
+}
+
+/// The result of a run that records its reads.
+pub(super) enum Recording {
+    /// It is complete.
+    Ran { result: Result<Vec<u8>, Stop>, reads: ReadSet, writes: Vec<Write> },
+    /// It needs these rows of other shards first.
+    Wants(BTreeMap<ShardId, LookupKeys>),
+    /// It reads more than a transaction may.
+    TooMuch(Abort),
+}
+
+/// Runs a call like [`reconnoiter`], and records its reads with their versions. `versions` are
+/// those of the known rows.
+pub(super) fn record(
+    registry: &Registry,
+    (procedure, args): (ProcedureId, &[u8]),
+    store: &Store,
+    place: (&Partitions, ShardId),
+    (known, versions): (&KnownRows, &Versions),
+) -> Recording {
+    let at = SnapshotVersion(u64::MAX);
+    let recorder = Recorder { versions, reads: ReadSet::default(), points: BTreeSet::new() };
+    let mut context = ReconnaissanceContext::new((store, at), place, known, Some(recorder));
+    call::hint(registry, procedure, args, &mut |table, key| context.hint(table, Key::from(key)));
+    let result = call::call(registry, procedure, args, &mut context);
+    let ReconnaissanceContext { mut wants, hinted, bytes, mut writes, recorder, .. } = context;
+    if bytes > TXN_BYTES_MAX || !wants.is_empty() && known.bytes > KNOWN_BYTES_MAX {
+        return Recording::TooMuch(too_much());
+    }
+    if !wants.is_empty() {
+        for (shard, points) in hinted {
+            wants.entry(shard).or_default().points.extend(points);
+        }
+        return Recording::Wants(wants);
+    }
+    let reads = recorder.map(|recorder| recorder.reads).unwrap_or_default();
+    Recording::Ran { result, reads, writes: writes.take() }
 }
 
 /// The abort of a program on several shards that reads more than a transaction may.
@@ -322,7 +350,29 @@ fn too_much() -> Abort {
     Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint(hint)
 }
 
-impl ReconnaissanceContext<'_> {
+impl<'a> ReconnaissanceContext<'a> {
+    fn new(
+        (store, at): (&'a Store, SnapshotVersion),
+        (partitions, here): (&'a Partitions, ShardId),
+        known: &'a KnownRows,
+        recorder: Option<Recorder<'a>>,
+    ) -> Self {
+        Self {
+            store,
+            at,
+            remote_rows: RemoteRows { partitions, here, rows: &known.rows },
+            known,
+            points: Vec::new(),
+            ranges: Vec::new(),
+            writes: OwnWrites::default(),
+            hinted: BTreeMap::new(),
+            hinted_bytes: 0,
+            wants: BTreeMap::new(),
+            bytes: 0,
+            recorder,
+        }
+    }
+
     /// Interrupts the run if the result is already known.
     fn stop_if_decided(&self) -> Result<(), Stop> {
         let is_over = !self.wants.is_empty() || self.bytes > TXN_BYTES_MAX;
@@ -393,10 +443,14 @@ impl Context for ReconnaissanceContext<'_> {
             return Err(Stop::Interrupted);
         }
         self.points.push(PointLock { table, key: key.key().clone(), mode: LockMode::Shared });
-        let value = match self.remote_rows.is_here(table, key.key()) {
-            true => self.store.read_value(table, &key, self.at).map(|(_, value)| value),
-            false => self.remote_rows.get(table, key.key()),
+        let is_here = self.remote_rows.is_here(table, key.key());
+        let (seen, value) = match is_here {
+            true => self.store.read_value(table, &key, self.at).unzip(),
+            false => (None, self.remote_rows.get(table, key.key())),
         };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note_point((table, key.key()), is_here, seen);
+        }
         self.bytes += key.key().len() + value.as_ref().map_or(0, |value| value.len());
         Ok(value)
     }
@@ -435,6 +489,9 @@ impl Context for ReconnaissanceContext<'_> {
                 return Err(Stop::Interrupted);
             }
         };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note_range(self.store, self.remote_rows, (scan.table, &seen));
+        }
         self.ranges.push(RangeLock { table: scan.table, range: seen, mode: LockMode::Shared });
         Ok(())
     }

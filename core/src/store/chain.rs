@@ -41,6 +41,25 @@ pub(super) struct Truncated {
     oldest: Vec<Version>,
 }
 
+/// The version that [`Chain::expunge`] found.
+#[derive(Debug)]
+pub(super) enum Expunged {
+    /// The only version.
+    Only(Version),
+    /// The newest of several.
+    Newest(Version),
+    /// One of those before the newest.
+    Older(Version),
+}
+
+impl Expunged {
+    pub(super) fn version(&self) -> &Version {
+        match self {
+            Self::Only(version) | Self::Newest(version) | Self::Older(version) => version,
+        }
+    }
+}
+
 impl Truncated {
     fn versions(&self) -> impl Iterator<Item = &Version> {
         let all = self.all.iter().flat_map(|older| older.rest.iter().chain([&older.newest]));
@@ -251,6 +270,33 @@ impl Chain {
             bytes += popped.older_bytes();
         }
         (bytes, copied)
+    }
+
+    /// Removes the version with this number, wherever it is. `None` if there is none. If it is the
+    /// only version, it stays, and the caller must remove the row.
+    pub(super) fn expunge(&mut self, number: SnapshotVersion) -> Option<Expunged> {
+        if self.newest.version == number {
+            return Some(match self.pop() {
+                Some(newest) => Expunged::Newest(newest),
+                None => Expunged::Only(self.newest.clone()),
+            });
+        }
+        let mut older = self.older.take()?;
+        if older.newest.version == number {
+            let removed = match older.rest.pop_back() {
+                Some(next) => {
+                    let removed = std::mem::replace(&mut older.newest, next);
+                    self.older = Some(older);
+                    removed
+                }
+                None => older.newest,
+            };
+            return Some(Expunged::Older(removed));
+        }
+        let found = older.rest.binary_search_by_key(&number, |version| version.version);
+        let removed = found.ok().and_then(|place| older.rest.remove(place));
+        self.older = Some(older);
+        removed.map(Expunged::Older)
     }
 
     /// Whether the only version is a deletion that every reader at `floor` or later sees.

@@ -21,6 +21,7 @@
 //! | `chain` | the versions of a key |
 //! | `batch` | batches of writes, on all cores |
 //! | `in_place` | the writes of a transaction, one by one, and how they are undone |
+//! | `expunge` | removal of single versions that nobody may see |
 //! | `pins` | the versions that readers need |
 //! | `garbage` | reclaiming versions that no reader needs |
 //! | `zigzag` | overwriting versions that no reader needs, and those that a checkpoint needs |
@@ -57,6 +58,7 @@ mod cold_memory;
 mod cold_placeholder;
 mod digest;
 mod directory;
+mod expunge;
 #[cfg(feature = "planted")]
 mod flip;
 mod garbage;

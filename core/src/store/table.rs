@@ -126,7 +126,7 @@ pub(super) struct IndexUpdate {
 impl Row {
     /// An estimate of the bytes of a row with one version, without its value, including its key in
     /// the ordered index.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         // On average, the runs are two thirds full and half of the places are taken.
         const ORDER_BYTES: usize = size_of::<Key>() * 3 / 2;
         size_of::<Self>() + 2 * size_of::<Place>() + ORDER_BYTES + 2 * self.key.heap_bytes()

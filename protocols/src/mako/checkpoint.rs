@@ -21,6 +21,7 @@ use super::epochs::{Decided, Leadership};
 use super::log::{Logged, decode_entries, encode_entries};
 use super::outcomes::Outcomes;
 use super::rejoin::Replaced;
+use super::shards::Config;
 use super::state::{Role, State};
 use super::versions::Epoch;
 use super::{Mako, Timer};
@@ -59,6 +60,10 @@ pub(super) struct Meta {
     pub had: (Epoch, SnapshotVersion),
     /// The last version that was known to be committed.
     pub committed: SnapshotVersion,
+    /// The version up to which no entry after the checkpoint writes.
+    pub closed: SnapshotVersion,
+    /// With several shards: the configuration.
+    pub config: Config,
     pub leadership: Leadership,
     pub reserved: u64,
     pub replaced: Option<Replaced>,
@@ -77,6 +82,8 @@ impl Meta {
         out.put_varint(self.had.0.0);
         out.put_varint(self.had.1.0);
         out.put_varint(self.committed.0);
+        out.put_varint(self.closed.0);
+        self.config.encode(&mut out);
         self.leadership.encode(&mut out);
         out.put_varint(self.reserved);
         Replaced::encode(self.replaced, &mut out);
@@ -101,6 +108,8 @@ impl Meta {
         let log = Adopted { epoch, after, entries };
         let had = (Epoch(number(from, WHAT)?), SnapshotVersion(number(from, WHAT)?));
         let committed = SnapshotVersion(number(from, WHAT)?);
+        let closed = SnapshotVersion(number(from, WHAT)?);
+        let config = Config::decode(from)?;
         let leadership = Leadership::decode(from)?;
         let reserved = number(from, WHAT)?;
         let replaced = Replaced::decode(from)?;
@@ -113,6 +122,8 @@ impl Meta {
             log,
             had,
             committed,
+            closed,
+            config,
             leadership,
             reserved,
             replaced,
@@ -125,14 +136,16 @@ impl Meta {
 
 impl State {
     fn meta(&self, log_head: LogPosition) -> Meta {
-        let published = self.commit.published;
-        let after = self.log.after(published).expect("published entries are in the log");
+        let floor = self.commit.floor;
+        let after = self.log.after(floor).expect("published entries are in the log");
         let entries: Vec<Logged> = after.cloned().collect();
         Meta {
             log_head,
-            log: Adopted { epoch: self.log.epoch, after: published, entries },
+            log: Adopted { epoch: self.log.epoch, after: floor, entries },
             had: self.log.had(),
             committed: self.commit.committed,
+            closed: self.log.closed_at(floor),
+            config: self.shards.as_ref().map_or_else(Config::default, |it| it.config.clone()),
             leadership: self.epochs.current,
             reserved: self.origin.reserved,
             replaced: self.replaced,
@@ -155,13 +168,17 @@ impl State {
         let node_count = self.replica.topology.node_count();
         let meta = Meta::decode(&checkpoint.meta, node_count).expect(INTACT);
         let version = checkpoint.version;
-        self.log.start_from((meta.log.epoch, version), meta.had);
+        let floor = meta.log.after;
+        self.log.start_from((meta.log.epoch, floor), meta.closed, meta.had);
+        if let Some(shards) = &mut self.shards {
+            shards.config = meta.config;
+        }
         meta.log.entries.into_iter().for_each(|logged| self.log.push(logged));
         (self.epochs.current, self.replaced) = (meta.leadership, meta.replaced);
         self.origin.restore(meta.reserved);
         self.presence.log_identities = meta.log_identities;
         self.outcomes = meta.outcomes;
-        self.commit.move_to(version);
+        self.commit.move_to(version, floor);
         self.commit.committed = self.commit.committed.max(meta.committed);
         self.saved = version;
         self.checkpoints.start_from(version);
@@ -174,9 +191,9 @@ impl State {
     /// The peers that have a checkpoint which this replica needs, best first; `None` if it needs
     /// none.
     fn needed_checkpoint(&self) -> Option<Vec<NodeId>> {
-        let published = self.commit.published;
+        let floor = self.commit.floor;
         // Up to here, this replica has the log of its leader.
-        let has = if self.has_log_of_epoch() { self.log.last() } else { published };
+        let has = if self.has_log_of_epoch() { self.log.last() } else { floor };
         let told = |peer: &NodeId| &self.epochs.told[peer.index()];
         let up = self.replica.voting_peers().filter(|peer| self.replica.is_up[peer.index()]);
         let up: Vec<NodeId> = up.collect();
@@ -199,6 +216,12 @@ impl State {
         let (leader, others) = up.into_iter().filter(has_it).partition::<Vec<_>, _>(leads);
         Some(if leader.is_empty() { others } else { leader })
     }
+}
+
+/// The last entry before a peer's checkpoint, and the version up to which no later one writes.
+fn log_end(from: &mut Reader<'_>) -> Result<(SnapshotVersion, SnapshotVersion), DecodeError> {
+    const WHAT: &str = "checkpoint";
+    Ok((SnapshotVersion(number(from, WHAT)?), SnapshotVersion(number(from, WHAT)?)))
 }
 
 impl Mako {
@@ -277,11 +300,17 @@ impl Mako {
     fn send_checkpoint(&mut self, cx: &mut Cx<'_, Self>, to: (NodeId, u64)) {
         let version = cx.store.published();
         let pin = cx.store.pin_at(version).expect("the last published version is readable");
-        let State { transfer, replica, outcomes, .. } = &mut self.state;
+        let State { transfer, replica, outcomes, log, commit, shards, .. } = &mut self.state;
         let outcomes = mutate!(MakoOutcomesNotTransferred: outcomes.encode() => {
             Outcomes::default().encode()
         });
-        let heads = vec![Bid(version.0)];
+        let mut handed_on = outcomes.to_vec();
+        if shards.is_some() {
+            handed_on.put_varint(commit.floor.0);
+            handed_on.put_varint(log.closed_at(commit.floor).0);
+        }
+        let outcomes = handed_on.into();
+        let heads = vec![Bid(commit.floor.0)];
         transfer.send_checkpoint(cx, replica, to, (pin, &[], outcomes), heads);
     }
 
@@ -293,15 +322,26 @@ impl Mako {
             return cx.mark("mako.checkpoint_of_no_use");
         }
         let handed_on = incoming.take_handed_on();
-        let Ok(outcomes) = Outcomes::decode(&mut Reader::new(&handed_on)) else {
+        let from = &mut Reader::new(&handed_on);
+        let Ok(outcomes) = Outcomes::decode(from) else {
             return cx.mark("mako.malformed_checkpoint");
+        };
+        let (floor, closed) = match (&self.state.shards, log_end(from)) {
+            (None, _) => (incoming.version(), incoming.version()),
+            (Some(_), Ok(end)) => end,
+            (Some(_), Err(_)) => return cx.mark("mako.malformed_checkpoint"),
         };
         let (version, Configuration) = incoming.install(cx.store, cx.store.published());
         cx.store.publish_alone(version);
         self.state.outcomes = outcomes;
-        let State { log, commit, replica, checkpoints, counters, adopting, .. } = &mut self.state;
-        log.skip_to(version);
-        commit.move_to(version);
+        let State { log, commit, replica, checkpoints, counters, adopting, shards, .. } =
+            &mut self.state;
+        log.skip_to(floor, closed);
+        commit.move_to(version, floor);
+        if let Some(shards) = shards {
+            shards.replay.rebuild(log, version);
+            commit.advance_floor(log);
+        }
         *adopting = None;
         counters.checkpoints_installed += 1;
         Digests::begin(cx, replica);

@@ -154,9 +154,12 @@ impl Mako {
                 // The manager waits for it.
                 self.send_progress(cx);
             }
-            if self.state.epochs.begun == self.state.log.epoch {
+            if self.state.epochs.begun == self.state.log.epoch && self.state.is_cut_known() {
                 self.begin_to_lead(cx);
             }
+            return;
+        }
+        if self.has_hanging() {
             return;
         }
         let Some(best) = self.state.best_log() else { return };
@@ -167,7 +170,7 @@ impl Mako {
         if closing.asked != Some(best) {
             cx.mark("mako.tail_fetched");
             self.state.role = Role::Closing(Closing { asked: Some(best) });
-            let (epoch, after) = (self.state.epochs.current.number.0, self.state.commit.published);
+            let (epoch, after) = (self.state.epochs.current.number.0, self.state.commit.floor);
             self.state.replica.send(cx, best, Message::Fetch { epoch, after });
         }
     }
@@ -213,7 +216,7 @@ impl Mako {
         let is_complete = self.state.reports[from.index()]
             .is_some_and(|report| report.rank.1 <= entries.last().map_or(after, Logged::version));
         // What follows a checkpoint that was installed meanwhile is asked for again.
-        if !is_current || !is_complete || after != commit.published || !log.contains(after) {
+        if !is_current || !is_complete || after != commit.floor || !log.contains(after) {
             return self.fetch_again(from);
         }
         self.adopt(cx, after, entries);
@@ -224,16 +227,24 @@ impl Mako {
         &mut self,
         cx: &mut Cx<'_, Self>,
         after: SnapshotVersion,
-        entries: Vec<Logged>,
+        mut entries: Vec<Logged>,
     ) {
         cx.mark("mako.log_adopted");
         let epoch = self.state.epochs.current.number;
-        let State { log, replica, epochs, adopting, shown, .. } = &mut self.state;
+        if self.state.is_leader() {
+            let last = entries.last().map_or(after, Logged::version);
+            entries.extend(self.state.missing_cut(last));
+        }
+        let State { log, replica, .. } = &mut self.state;
         let adopted = Adopted { epoch, after, entries };
         let record = adopted.encode();
         log.adopt(epoch, after, adopted.entries);
         let position = replica.persist(cx, &kind::ADOPTED, record);
         log.note_record(position);
+        let State { log, shown, adopting, epochs, replica, commit, shards, .. } = &mut self.state;
+        if let Some(shards) = shards {
+            shards.replay.rebuild(log, commit.published);
+        }
         // What is not in this log was never committed, so no reader has seen it.
         *shown = log.last().min(*shown);
         *adopting = None;
@@ -258,7 +269,7 @@ impl Mako {
         entries: Vec<Logged>,
     ) {
         let State { log, commit, adopting, .. } = &mut self.state;
-        let is_first = after <= commit.published && log.contains(after);
+        let is_first = after <= commit.floor && log.contains(after);
         match adopting {
             Some(part) if part.last() == after => part.entries.extend(entries),
             _ if is_first => *adopting = Some(Adopting { after, entries }),

@@ -9,6 +9,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 
 use super::Mako;
+use super::shards::Shards;
 use super::state::State;
 use crate::streams::Bid;
 
@@ -16,7 +17,7 @@ impl State {
     /// The last version that all peers have published, and that no transfer needs.
     fn needed_by_none(&self) -> SnapshotVersion {
         let least = self.replica.peers().map(|peer| self.epochs.told[peer.index()].published);
-        let least = least.min().unwrap_or(self.commit.published);
+        let least = least.min().unwrap_or(self.commit.floor);
         let retained = self.transfer.least_retained(0);
         retained.map_or(least, |Bid(version)| least.min(SnapshotVersion(version)))
     }
@@ -26,10 +27,11 @@ impl Mako {
     /// Forgets what nobody needs.
     pub(super) fn collect(&mut self) {
         let State { commit, saved, log, options, .. } = &self.state;
-        let upto = commit.published.min(*saved);
+        let upto = commit.floor.min(*saved);
         let retained = self.state.transfer.least_retained(0).map(|Bid(bid)| SnapshotVersion(bid));
         let of_size = log.too_old(options.behind_bytes, upto.min(retained.unwrap_or(upto)));
         let upto = self.state.needed_by_none().min(upto).max(of_size);
+        let upto = self.state.log.last_upto(upto);
         if upto > log.base() && log.contains(upto) {
             self.state.log.forget(upto);
         }
@@ -41,7 +43,10 @@ impl Mako {
         if self.state.replica.votes() && self.state.presence.is_ready {
             let agreement = self.state.epochs.driver.agreement_mut();
             // The last ones say who leads.
-            agreement.trim(taken.unwrap_or(0).saturating_sub(DECISIONS_KEPT));
+            // With several shards, an epoch has as many decisions, and one.
+            let of_epoch = |shards: &Box<Shards>| shards.groups.len() as u64 + 1;
+            let kept = DECISIONS_KEPT * self.state.shards.as_ref().map_or(1, of_epoch);
+            agreement.trim(taken.unwrap_or(0).saturating_sub(kept));
         }
     }
 

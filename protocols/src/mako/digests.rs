@@ -6,6 +6,9 @@
 //! its turn.
 //!
 //! An entry is compared when it is published. Later slices of a leader may be rolled back.
+//!
+//! With several shards, the replicas of a shard compare the versions of writes, in their order.
+//! Entries with the same one are published together, and void ones nowhere.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
@@ -22,6 +25,16 @@ impl Mako {
         let State { digests, replica, .. } = &mut self.state;
         let why = digests.note_epoch(cx, replica, version);
         self.stop_if_differing(cx, why);
+    }
+
+    /// Compares published entries, of which these are the versions of the writes, in their order.
+    pub(super) fn compare_all(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        mut versions: Vec<SnapshotVersion>,
+    ) {
+        versions.dedup();
+        versions.into_iter().for_each(|version| self.compare_digests(cx, version));
     }
 
     /// Sends the digests of the entries since the last report to the peers.

@@ -8,7 +8,9 @@
 //! The paper's manager is a service of its own. Here the voters are that service, by agreement
 //! ([`crate::agreement`]).
 
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use std::collections::BTreeMap;
+
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
@@ -25,7 +27,7 @@ use crate::messages::NUMBER_MAX;
 use crate::replica::kind;
 
 /// A decision of agreement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decided {
     /// An epoch begins.
     Epoch {
@@ -42,6 +44,26 @@ pub enum Decided {
         /// The last version of the log.
         end: SnapshotVersion,
     },
+    /// With several shards: an epoch begins.
+    Leaders {
+        /// Its number.
+        number: u64,
+        /// The leader of each shard, by its number in the shard.
+        leaders: Vec<NodeId>,
+        /// The last epoch in which leaders have executed transactions.
+        begun: u64,
+        /// The cut with which that one has begun.
+        finals: Vec<SnapshotVersion>,
+    },
+    /// With several shards: the log of one is closed. When all are, the epoch begins.
+    ShardClosed {
+        /// The number of the epoch that begins.
+        number: u64,
+        /// The shard.
+        shard: u16,
+        /// The version up to which its log is closed.
+        closed: SnapshotVersion,
+    },
 }
 
 impl Decided {
@@ -51,13 +73,19 @@ impl Decided {
         match self {
             Self::Epoch { number, .. } => is_epoch(*number),
             Self::Closed { number, end } => is_epoch(*number) && end.0 <= NUMBER_MAX,
+            Self::Leaders { number, begun, finals, .. } => {
+                let are_versions = finals.iter().all(|version| version.0 <= NUMBER_MAX);
+                is_epoch(*number) && begun < number && are_versions
+            }
+            Self::ShardClosed { number, closed, .. } => is_epoch(*number) && closed.0 <= NUMBER_MAX,
         }
     }
 
     fn is_sound(&self, topology: &Topology) -> bool {
         let votes = match self {
             Self::Epoch { leader, .. } => topology.votes(*leader),
-            Self::Closed { .. } => true,
+            // The leaders of other shards are checked with their groups.
+            Self::Closed { .. } | Self::Leaders { .. } | Self::ShardClosed { .. } => true,
         };
         votes && self.is_plausible()
     }
@@ -89,8 +117,8 @@ pub(super) struct Epochs {
     pub end: SnapshotVersion,
     /// The number of epochs in a row that did not begin.
     pub failures: u32,
-    /// Since when a replica has more links than the leader, if this one is the manager.
-    pub outdone_since: Option<Timestamp>,
+    /// Since when a replica of a shard has more links than the leader, as the manager knows.
+    pub outdone_since: BTreeMap<ShardId, Timestamp>,
     /// When each node was last heard.
     pub heard_at: Vec<Timestamp>,
     /// The last report of each node.
@@ -109,7 +137,7 @@ impl Epochs {
             begun: Epoch(0),
             end: SnapshotVersion::ZERO,
             failures: 0,
-            outdone_since: None,
+            outdone_since: BTreeMap::new(),
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
         }
@@ -132,6 +160,14 @@ impl State {
     /// Whether this replica is that leader.
     pub(super) fn is_leader(&self) -> bool {
         self.leader() == Some(self.replica.me)
+    }
+
+    /// The node of another leader of this shard that executes transactions, if it is connected.
+    pub(super) fn heard_leader(&self) -> Option<NodeId> {
+        let leader = self.leader().filter(|leader| *leader != self.replica.me)?;
+        let told = &self.epochs.told[leader.index()];
+        let leads = told.flags.leads && told.leadership.number == self.epochs.current.number;
+        (leads && self.replica.is_up[leader.index()]).then(|| self.replica.node(leader))
     }
 
     /// Whether this replica has the log of the last epoch that it has heard of.
@@ -206,6 +242,9 @@ impl Mako {
                     self.note_begun(Epoch(number));
                 }
             }
+            Decided::Leaders { .. } | Decided::ShardClosed { .. } => {
+                self.take_divided(cx, decision);
+            }
         }
     }
 
@@ -227,6 +266,7 @@ impl Mako {
             // Scenarios wait for this mark: the leader is that of the epoch, and not the manager.
             cx.mark("agreement.leader_changed");
         }
+        self.end_divided(cx, leadership.leader == self.state.replica.me);
         self.roll_back(cx);
         let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
         epochs.failures += u32::from(epochs.begun < epochs.current.number);
@@ -259,7 +299,7 @@ impl Mako {
             epoch: number.0,
             log_epoch: log.epoch.0,
             last: log.last(),
-            published: commit.published,
+            published: commit.floor,
             is_whole: self.state.is_whole() && replica.votes(),
             is_again,
         };

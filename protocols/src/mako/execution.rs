@@ -29,6 +29,7 @@ use pangea_core::txn::Write;
 
 use super::Mako;
 use super::log::{Entry, Executed, Logged};
+use super::shards::Coordination;
 use super::state::{Role, State};
 use super::streams::Batch;
 use super::versions::next_version;
@@ -57,6 +58,8 @@ pub(super) struct Leading {
     pub news: BTreeMap<NodeId, u64>,
     /// Requests for a version that is not older than their arrival.
     pub fresh: Vec<(NodeId, u64)>,
+    /// The part that only several shards need.
+    pub over: Coordination,
 }
 
 impl Leading {
@@ -74,9 +77,9 @@ impl State {
     /// The size in bytes of the transactions that this leader has taken and not published.
     pub(super) fn unsettled_bytes(&self) -> u64 {
         let Role::Leading(leading) = &self.role else { return 0 };
-        let unsettled = match self.commit.published == self.log.last() {
+        let unsettled = match self.commit.floor == self.log.last() {
             true => 0,
-            false => self.log.bytes_after(self.commit.published),
+            false => self.log.bytes_after(self.commit.floor),
         };
         leading.queue_bytes + leading.batch.bytes as u64 + unsettled
     }
@@ -87,9 +90,15 @@ impl Mako {
     pub(super) fn begin_to_lead(&mut self, cx: &mut Cx<'_, Self>) {
         cx.mark("mako.leads");
         let end = self.state.log.last();
-        self.state.commit.committed = end;
-        self.publish_committed(cx, usize::MAX);
-        self.state.role = Role::Leading(Box::new(Leading { last: end, ..Leading::default() }));
+        let leading = Role::Leading(Box::new(Leading { last: end, ..Leading::default() }));
+        if self.state.shards.is_some() {
+            self.state.role = leading;
+            self.begin_divided(cx);
+        } else {
+            self.state.commit.committed = end;
+            self.publish_committed(cx, usize::MAX);
+            self.state.role = leading;
+        }
         self.send_progress(cx);
     }
 
@@ -105,7 +114,10 @@ impl Mako {
             let requests: Vec<Request> = leading.queue.drain(..count).collect();
             let bytes: usize = requests.iter().map(Request::size_hint).sum();
             leading.queue_bytes -= bytes as u64;
-            self.run_slice(cx, &requests);
+            match self.state.shards {
+                Some(_) => self.run_divided_slice(cx, requests),
+                None => self.run_slice(cx, &requests),
+            }
             self.close_batch(cx);
         }
         let Role::Leading(leading) = &mut self.state.role else { return };
@@ -113,7 +125,10 @@ impl Mako {
         if !leading.fresh.is_empty() {
             // §8: the answer is an entry that was made after the question.
             if leading.batch.entries.is_empty() {
-                self.run_slice(cx, &[]);
+                match self.state.shards {
+                    Some(_) => self.log_nothing(),
+                    None => self.run_slice(cx, &[]),
+                }
             }
             self.answer_fresh_requests(cx);
         }
@@ -126,9 +141,9 @@ impl Mako {
     /// Runs transactions at the next version.
     fn run_slice(&mut self, cx: &mut Cx<'_, Self>, requests: &[Request]) {
         let below = self.state.origin.below();
-        let State { role, replica, registry, log, commit, .. } = &mut self.state;
+        let State { role, node, registry, log, commit, .. } = &mut self.state;
         let Role::Leading(leading) = role else { return };
-        leading.note_below(replica.me, below);
+        leading.note_below(*node, below);
         let version = next_version(log.epoch, leading.last);
         let jobs: Vec<Job<'_>> = requests.iter().map(Request::as_job).collect();
         let header = |job: &Job<'_>| RecordHeader::new(job.txn);
@@ -139,7 +154,8 @@ impl Mako {
         cx.end_work(CpuStage::Execute, jobs.len());
         let (txns, writes) = in_order(requests, finished);
         let over = std::mem::take(&mut leading.news).into_iter().collect();
-        let entry = Entry { version, before: leading.last, txns, over, writes };
+        let (before, across) = (leading.last, None);
+        let entry = Entry { version, before, txns, over, writes, across };
         let logged = Logged::new(entry);
         (leading.last, commit.executed) = (version, version);
         leading.batch.txns += requests.len();
@@ -164,7 +180,10 @@ fn told_at_once(entry: &Entry) -> Vec<Executed> {
 }
 
 /// The outcomes and the last write of each key, in the serial order: by pass, then by place.
-fn in_order(requests: &[Request], finished: Vec<Finished>) -> (Vec<Executed>, Vec<(usize, Write)>) {
+pub(super) fn in_order(
+    requests: &[Request],
+    finished: Vec<Finished>,
+) -> (Vec<Executed>, Vec<(usize, Write)>) {
     let mut all: Vec<(TxnId, Finished)> =
         requests.iter().map(|request| request.txn).zip(finished).collect();
     all.sort_by_key(|(_, finished)| finished.passes);

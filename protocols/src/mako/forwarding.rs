@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
@@ -52,7 +52,7 @@ pub(super) struct Origin {
     pub record: LogPosition,
     pub in_flight: BTreeMap<TxnId, InFlight>,
     /// Those that were not sent to the leader of the epoch.
-    unsent: Vec<TxnId>,
+    pub unsent: Vec<TxnId>,
     /// The epoch whose leader was sent all others.
     sent_to: Epoch,
 }
@@ -61,7 +61,11 @@ pub(super) struct Origin {
 #[derive(Debug)]
 pub(super) struct InFlight {
     ticket: Ticket,
-    program: Program,
+    pub program: Program,
+    /// The shard whose leader it is sent to.
+    pub home: ShardId,
+    /// Whether it only reads.
+    is_reader: bool,
 }
 
 impl Origin {
@@ -127,7 +131,7 @@ pub(super) fn decode_requests(node: NodeId, bytes: &Bytes) -> Result<Vec<Request
     if from.is_empty() { Ok(requests) } else { Err(DecodeError::new(WHAT)) }
 }
 
-fn request_of(txn: TxnId, program: Program) -> Request {
+pub(super) fn request_of(txn: TxnId, program: Program) -> Request {
     Request { txn, program, footprint: None, shards: ShardSet::default(), origin: None }
 }
 
@@ -172,11 +176,18 @@ impl Mako {
             return;
         }
         self.reserve_names(cx);
-        let State { origin, replica, .. } = &mut self.state;
-        let txn = TxnId::new(replica.me, origin.next);
+        let State { origin, node, shards, registry, .. } = &mut self.state;
+        let txn = TxnId::new(*node, origin.next);
         origin.next += 1;
         cx.named(ticket, txn.sequence());
-        origin.in_flight.insert(txn, InFlight { ticket, program });
+        let home = shards.as_ref().map_or(ShardId(0), |it| it.home_of(registry, &program));
+        let is_reader = match &program {
+            Program::Call { procedure, args } => {
+                registry.procedure(*procedure).is_some_and(|code| code.is_read_only(args))
+            }
+            Program::Certified(certified) => certified.writes.is_empty(),
+        };
+        origin.in_flight.insert(txn, InFlight { ticket, program, home, is_reader });
         origin.unsent.push(txn);
     }
 
@@ -196,6 +207,9 @@ impl Mako {
     pub(super) fn send_forwards(&mut self, cx: &mut Cx<'_, Self>) {
         if self.state.origin.in_flight.is_empty() {
             return;
+        }
+        if self.state.shards.is_some() {
+            return self.send_forwards_by_shard(cx);
         }
         let Some(leader) = self.state.leader() else { return };
         let number = self.state.epochs.current.number;
@@ -250,17 +264,26 @@ impl Mako {
             false => unsent,
         };
         origin.sent_to = epochs.current.number;
+        let requests = txns.into_iter().filter_map(|txn| {
+            let own = origin.in_flight.get(&txn)?;
+            Some(request_of(txn, own.program.clone()))
+        });
+        let requests = requests.collect();
+        self.take_all(cx, requests);
+    }
+
+    /// Takes transactions of this node's clients.
+    pub(super) fn take_all(&mut self, cx: &mut Cx<'_, Self>, requests: Vec<Request>) {
         let unsettled = self.state.unsettled_bytes();
-        for txn in txns {
-            let Some(own) = self.state.origin.in_flight.get(&txn) else { continue };
-            let request = request_of(txn, own.program.clone());
+        for request in requests {
+            let txn = request.txn;
             if let Some(abort) = self.enqueue(cx, request, unsettled) {
                 self.answer_refused(cx, txn, abort);
             }
         }
     }
 
-    /// A node hands transactions to this replica as the leader.
+    /// A node of any shard hands transactions to this replica as the leader.
     pub(super) fn on_forward(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -283,8 +306,7 @@ impl Mako {
             let txn = request.txn;
             if let Some(abort) = self.enqueue(cx, request, unsettled) {
                 let abort = encode_abort(&abort).into();
-                let message = Message::Refused { txn: txn.to_bits(), abort };
-                self.state.replica.send(cx, from, message);
+                cx.send(from, Message::Refused { txn: txn.to_bits(), abort });
             }
         }
     }
@@ -303,6 +325,7 @@ impl Mako {
         let is_known = mutate!(MakoForwardedTwice: is_known => false);
         if is_known {
             cx.mark("mako.known_transaction");
+            self.tell_again(cx, request.txn);
             return None;
         }
         if unsettled >= options.unsettled_bytes_max {
@@ -327,7 +350,7 @@ impl Mako {
         }
     }
 
-    fn answer_refused(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: Abort) {
+    pub(super) fn answer_refused(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: Abort) {
         if let Some(done) = self.state.origin.in_flight.remove(&txn) {
             cx.reply(done.ticket, Outcome::Aborted(abort));
         }
@@ -342,6 +365,15 @@ impl Mako {
         result: RunResult,
     ) {
         let Some(done) = self.state.origin.in_flight.remove(&txn) else { return };
+        let mut version = version;
+        if let Some(shards) = &mut self.state.shards {
+            // A reader has no version of its own, and versions of shards are not in the order of
+            // time.
+            if done.is_reader {
+                version = version.max(shards.told);
+            }
+            shards.told = shards.told.max(version);
+        }
         let counters = &mut self.state.counters;
         let outcome = match result {
             Ok(result) => {

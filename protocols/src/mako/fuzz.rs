@@ -19,6 +19,7 @@ use super::forwarding::{decode_requests, encode_all};
 use super::log::{Entry, Executed, Logged, decode_abort, decode_entries, encode_entries};
 use super::outcomes::Outcomes;
 use super::rejoin::{Known, Rejoined, Replaced};
+use super::shards::Config;
 use super::streams::Appended;
 use super::versions::{Epoch, version_of};
 use crate::agreement::{Agreement, Record};
@@ -54,6 +55,7 @@ fn entry(count: u64) -> Entry {
         ],
         over: vec![(NodeId(2), 300)],
         writes: vec![(0, write(Some(b"value"))), (0, write(None))],
+        across: None,
     }
 }
 
@@ -114,6 +116,7 @@ fn messages() -> Vec<Vec<u8>> {
             end: at(1),
             after: at(5),
             committed: at(4),
+            stable: SnapshotVersion::ZERO,
             entries: entries.clone(),
         },
         Message::Ack { epoch: 3, upto: at(7) },
@@ -230,6 +233,8 @@ fn states() -> Vec<Vec<u8>> {
         log: log(),
         had: (Epoch(3), at(7)),
         committed: at(6),
+        closed: at(5),
+        config: Config::default(),
         leadership,
         reserved: 70_000,
         replaced: Some(Replaced { after: Epoch(3), upto: at(4) }),
@@ -241,6 +246,7 @@ fn states() -> Vec<Vec<u8>> {
     let known = Known {
         is_whole: true,
         leadership,
+        config: Config::default(),
         published: at(4),
         last_name: 70_000,
         agreement: Agreement::new(NodeId(0), &topology, agreement(), 0).durable_state(),

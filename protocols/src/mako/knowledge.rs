@@ -78,6 +78,8 @@ impl presence::Owner for Mako {
         }
         if self.state.leader() == Some(peer) {
             self.state.origin.send_again();
+            let node = self.state.replica.node(peer);
+            self.forward_again(node);
             self.state.fresh.ask_anew();
             self.send_report(cx, false);
         }

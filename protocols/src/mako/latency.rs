@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A node forwards its transactions in the order of their numbers, and leaders keep the order. So
-//! the last number of an entry stands for all before it.
+//! the last number of an entry stands for all before it. With several shards they do not, so there
+//! is no breakdown.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::latency::Milestone;
@@ -60,7 +61,7 @@ impl State {
         phases: &[Milestone],
         entries: impl Iterator<Item = &'a Entry>,
     ) {
-        if !cx.is_observed() {
+        if !cx.is_observed() || self.shards.is_some() {
             return;
         }
         let Some(end) = end_of(entries, self.replica.me) else { return };

@@ -10,12 +10,16 @@
 //! nodes than the leader is, and that stays so for as long as a suspicion takes, it begins an epoch
 //! of the one with the most links. The paper has no case in which a node hears some of the others
 //! only.
+//!
+//! With several shards, the links of a shard are those between its replicas.
 
-use pangea_core::ids::NodeId;
+use std::collections::BTreeMap;
+
+use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::time::Timestamp;
 
-use super::Mako;
 use super::state::State;
+use super::suspicion::View;
 
 /// The links between the nodes, as far as one of them knows.
 pub(super) struct Links {
@@ -50,40 +54,42 @@ impl Links {
     }
 }
 
-impl State {
-    /// The links between the nodes, as they have told this one.
-    pub(super) fn links(&self, now: Timestamp) -> Links {
-        let nodes = || self.replica.topology.node_ids();
-        let deaf_to = |node| match self.is_heard(node, now) {
-            true => self.told_by(node, now).deaf_to,
+impl View {
+    /// The links between the replicas, as they have told this node.
+    pub(super) fn links(&self) -> Links {
+        let deaf_to = |node: NodeId| match self.is_heard(node) {
+            true => self.told_by(node).deaf_to.clone(),
             false => Vec::new(),
         };
-        Links {
-            is_heard: nodes().map(|node| self.is_heard(node, now)).collect(),
-            deaf: nodes().map(deaf_to).collect(),
-        }
+        let deaf = self.topology.node_ids().map(deaf_to).collect();
+        Links { is_heard: self.heard.clone(), deaf }
     }
 
-    /// Whether a replica that may lead has had more links than the leader for long.
-    pub(super) fn is_outdone(&self, now: Timestamp) -> bool {
-        let patience = self.options.failure(self.replica.topology.round_trip_max());
-        let is_long = |since| now.since(since).us >= patience.us;
-        self.epochs.outdone_since.is_some_and(is_long)
+    /// Whether a replica that may lead has more links than the leader.
+    fn has_better(&self) -> bool {
+        let Some(leader) = self.leader else { return false };
+        let links = self.links();
+        let most = self.fit().map(|node| links.count(node)).max();
+        most > Some(links.count(leader))
     }
 }
 
-impl Mako {
-    /// The manager notes whether a replica that may lead has more links than the leader.
+impl State {
+    /// Whether a replica of a shard has had more links than the leader for long.
+    pub(super) fn is_outdone(&self, shard: ShardId, now: Timestamp) -> bool {
+        let patience = self.options.failure(self.replica.topology.round_trip_max());
+        let since = self.epochs.outdone_since.get(&shard);
+        since.is_some_and(|since| now.since(*since).us >= patience.us)
+    }
+
+    /// The manager notes in which shards a replica has more links than the leader.
     pub(super) fn note_links(&mut self, now: Timestamp, is_manager: bool) {
-        let state = &self.state;
-        let is_outdone = is_manager
-            && state.leader().is_some_and(|leader| {
-                let links = state.links(now);
-                let most = state.fit(now).map(|node| links.count(node)).max();
-                most > Some(links.count(leader))
-            });
-        let since = &mut self.state.epochs.outdone_since;
-        *since = is_outdone.then(|| since.unwrap_or(now));
+        let views = if is_manager { self.views(now) } else { Vec::new() };
+        let before = &self.epochs.outdone_since;
+        let since = |shard| before.get(&shard).copied().unwrap_or(now);
+        let all = (0..).map(ShardId).zip(&views).filter(|(_, view)| view.has_better());
+        let outdone: BTreeMap<_, _> = all.map(|(shard, _)| (shard, since(shard))).collect();
+        self.epochs.outdone_since = outdone;
     }
 }
 

@@ -23,6 +23,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::{Abort, Write};
 
+use super::across::{Across, Kind};
 use super::versions::{Epoch, epoch_of};
 use crate::messages::NUMBER_MAX;
 use crate::streams::number;
@@ -52,6 +53,8 @@ pub struct Entry {
     pub over: Vec<(NodeId, u64)>,
     /// The last write of each key, with the place of its transaction.
     pub writes: Vec<(usize, Write)>,
+    /// What only several shards need: `None` if there is one.
+    pub across: Option<Across>,
 }
 
 /// An entry in memory.
@@ -63,10 +66,34 @@ pub(super) struct Logged {
 }
 
 impl Entry {
+    /// The version of its writes.
+    pub fn at(&self) -> SnapshotVersion {
+        self.across.as_ref().map_or(self.version, |across| across.at)
+    }
+
+    /// The version up to which no later entry writes.
+    pub fn closed(&self) -> SnapshotVersion {
+        self.across.as_ref().map_or(self.version, |across| across.closed)
+    }
+
+    /// Whether the outcomes of its transactions are in another shard's log.
+    pub fn is_piece(&self) -> bool {
+        self.across.as_ref().is_some_and(|across| across.kind == Kind::Piece)
+    }
+
+    /// The last closed versions of the epochs before, if the entry has them.
+    pub fn cut(&self) -> Option<&[SnapshotVersion]> {
+        match &self.across.as_ref()?.kind {
+            Kind::Cut(finals) => Some(finals),
+            Kind::Own | Kind::Piece => None,
+        }
+    }
+
     /// Appends the entry to `out`. [`Entry::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.version.0);
         out.put_varint(self.before.0);
+        Across::encode(self.across.as_ref(), out);
         out.put_varint(self.txns.len() as u64);
         for Executed { txn, outcome } in &self.txns {
             out.put_u64(txn.to_bits());
@@ -101,6 +128,7 @@ impl Entry {
         const WHAT: &str = "log entry";
         let version = SnapshotVersion(number(from, WHAT)?);
         let before = SnapshotVersion(number(from, WHAT)?);
+        let across = Across::decode(from)?;
         let txns = (0..from.count(WHAT)?).map(|_| {
             let txn = TxnId::from_bits(from.u64(WHAT)?);
             let outcome = match from.u8(WHAT)? {
@@ -121,10 +149,11 @@ impl Entry {
         let is_sound = before < version
             && epoch_of(version) > Epoch(0)
             && version.0 < NUMBER_MAX
+            && across.iter().all(|across| across.at <= version && across.closed <= version)
             && txns.iter().all(is_name)
             && writes.iter().all(|(place, _)| *place < txns.len());
         match is_sound {
-            true => Ok(Self { version, before, txns, over, writes }),
+            true => Ok(Self { version, before, txns, over, writes, across }),
             false => Err(DecodeError::new(WHAT)),
         }
     }
@@ -202,6 +231,8 @@ pub(super) struct Log {
     pub epoch: Epoch,
     /// The version before the first entry: those up to it are forgotten.
     base: SnapshotVersion,
+    /// The version up to which no entry after that one writes.
+    base_closed: SnapshotVersion,
     entries: VecDeque<Logged>,
     /// The size of the entries.
     bytes: u64,
@@ -220,6 +251,30 @@ impl Log {
     /// The version of the last entry, or the base if there is none.
     pub(super) fn last(&self) -> SnapshotVersion {
         self.entries.back().map_or(self.base, Logged::version)
+    }
+
+    /// The version up to which no entry after this one writes: one of the log, or the base.
+    pub(super) fn closed_at(&self, version: SnapshotVersion) -> SnapshotVersion {
+        match self.place_after(version) {
+            Some(0) | None => self.base_closed,
+            Some(after) => self.entries[after - 1].entry.closed(),
+        }
+    }
+
+    /// The version up to which no entry after the last one writes.
+    pub(super) fn closed(&self) -> SnapshotVersion {
+        self.entries.back().map_or(self.base_closed, |logged| logged.entry.closed())
+    }
+
+    /// The last version of the log up to this one, or the base.
+    pub(super) fn last_upto(&self, version: SnapshotVersion) -> SnapshotVersion {
+        let count = self.entries.partition_point(|logged| logged.version() <= version);
+        count.checked_sub(1).map_or(self.base, |last| self.entries[last].version())
+    }
+
+    /// All entries.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Logged> {
+        self.entries.iter()
     }
 
     /// The size of the entries in bytes.
@@ -244,10 +299,12 @@ impl Log {
     pub(super) fn start_from(
         &mut self,
         (epoch, base): (Epoch, SnapshotVersion),
+        base_closed: SnapshotVersion,
         had: (Epoch, SnapshotVersion),
     ) {
         assert!(self.entries.is_empty(), "a restart begins with the checkpoint");
         (self.epoch, self.base, self.had) = (epoch, base, had);
+        self.base_closed = base_closed;
     }
 
     /// The epoch and the last version: the greater one is the better log.
@@ -317,22 +374,24 @@ impl Log {
         self.unsynced.clear();
     }
 
-    /// Continues from a checkpoint, whose version may or may not be in the log.
-    pub(super) fn skip_to(&mut self, version: SnapshotVersion) {
+    /// Continues from a checkpoint, whose version may or may not be in the log. No entry after it
+    /// writes up to `closed`.
+    pub(super) fn skip_to(&mut self, version: SnapshotVersion, closed: SnapshotVersion) {
         if self.contains(version) {
             return self.forget(version);
         }
         self.had = self.had();
-        let Self { entries, unsynced, durable, bytes, base, .. } = self;
+        let Self { entries, unsynced, durable, bytes, base, base_closed, .. } = self;
         entries.clear();
         unsynced.clear();
-        (*bytes, *base) = (0, version);
+        (*bytes, *base, *base_closed) = (0, version, closed);
         *durable = durable.map(|_| version);
     }
 
     /// Forgets the entries up to a version that it has.
     pub(super) fn forget(&mut self, upto: SnapshotVersion) {
         let place = self.place_after(upto).expect("the log has the version");
+        self.base_closed = self.closed_at(upto);
         let forgotten = self.entries.drain(..place);
         self.bytes -= forgotten.map(|logged| logged.bytes_held()).sum::<u64>();
         self.base = upto;
@@ -388,7 +447,14 @@ mod tests {
         ];
         let key = Key::from(&b"k"[..]);
         let write = Write { table: TableId(3), key, value: Some(Value::copy_from(b"v")) };
-        Entry { version, before, txns, over: vec![(NodeId(2), 5)], writes: vec![(0, write)] }
+        Entry {
+            version,
+            before,
+            txns,
+            over: vec![(NodeId(2), 5)],
+            writes: vec![(0, write)],
+            across: None,
+        }
     }
 
     fn log(versions: &[(u64, u64)]) -> Log {
@@ -440,9 +506,10 @@ mod tests {
     #[test]
     fn a_checkpoint_keeps_what_follows_it_in_the_same_log() {
         let mut own = log(&[(1, 1), (1, 2), (1, 3)]);
-        own.skip_to(version_of(Epoch(1), 2));
+        let skip = |own: &mut Log, version| own.skip_to(version, version);
+        skip(&mut own, version_of(Epoch(1), 2));
         assert_eq!((own.base(), own.last()), (version_of(Epoch(1), 2), version_of(Epoch(1), 3)));
-        own.skip_to(version_of(Epoch(4), 2));
+        skip(&mut own, version_of(Epoch(4), 2));
         assert_eq!((own.base(), own.last()), (version_of(Epoch(4), 2), version_of(Epoch(4), 2)));
         assert_eq!(own.bytes(), 0);
         own.invariants();

@@ -35,6 +35,8 @@ messages! {
             after: SnapshotVersion,
             /// The last version that is committed.
             committed: SnapshotVersion,
+            /// With several shards: the version up to which all of them have everything.
+            stable: SnapshotVersion,
             /// The entries.
             entries: Bytes,
         } bulk "message_log", malformed "mako.malformed_log";
@@ -136,12 +138,60 @@ messages! {
             /// The digests, in the order of their versions.
             digests: Vec<EpochDigest>,
         } sized "message_other", malformed "digests.malformed";
+        /// §4.2: what the leaders of two shards say about transactions over both.
+        76 => Items {
+            /// The epoch of the sender.
+            epoch: u64 as Number,
+            /// The items, as `shards/items.rs` encodes them.
+            items: Bytes,
+        } bulk "message_items";
+        /// §4.1: a transaction of the receiver's client has ended.
+        77 => Ended {
+            /// The transaction.
+            txn: u64 as Random,
+            /// Its version.
+            version: SnapshotVersion,
+            /// 1 if it has committed, 0 if it is aborted.
+            committed: u64 as Number,
+            /// Its result, or the reason of the abort.
+            result: Bytes,
+        } sized "message_other", malformed "mako.malformed_log";
+        /// §4.4: the watermark of the sender's shard, for the leaders of the others.
+        78 => Watermark {
+            /// The epoch of the sender.
+            epoch: u64 as Number,
+            /// The watermark.
+            version: SnapshotVersion,
+        } control "message_other", malformed "mako.malformed_log";
+        /// §5.2: who leads each shard.
+        79 => Config {
+            /// The version up to which the sender's log is closed.
+            closed: SnapshotVersion,
+            /// The configuration, as `shards/configuration.rs` encodes it.
+            config: Bytes,
+        } control "message_other", malformed "mako.malformed_log";
+        /// §5.2: asks the next leader of another shard how transactions have ended that hang here.
+        /// It replies with [`Message::Fates`].
+        80 => Ask {
+            /// The epoch.
+            epoch: u64 as Number,
+            /// The transactions.
+            txns: Bytes,
+        } sized "message_other";
+        /// The reply to a [`Message::Ask`].
+        81 => Fates {
+            /// The epoch.
+            epoch: u64 as Number,
+            /// The versions and clocks of those that are certified.
+            fates: Bytes,
+        } sized "message_other";
     }
     kinds &[
         "message_batch",
         "message_log",
         "message_ack",
         "message_agreement",
+        "message_items",
         "message_other",
     ];
 }

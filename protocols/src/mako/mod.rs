@@ -74,18 +74,23 @@
 //! - **Leaders have disks**, restarts and checkpoints; the paper has none.
 //! - **Strict reads need no lease** (`reads.rs`).
 
+pub mod across;
 mod checkpoint;
+pub mod clocks;
 mod closing;
 mod collection;
 mod digests;
 pub mod epochs;
 mod execution;
+#[cfg(test)]
+mod exhaustive;
 mod forwarding;
 #[cfg(test)]
 mod fuzz;
 mod knowledge;
 mod latency;
 mod links;
+pub mod locks;
 pub mod log;
 mod marks;
 mod messages;
@@ -96,6 +101,7 @@ mod reads;
 mod recovery;
 mod rejoin;
 mod rollback;
+mod shards;
 mod state;
 mod stop;
 mod streams;
@@ -136,6 +142,8 @@ pub enum Timer {
     Rejoin,
     /// A checkpoint may be tried again.
     Checkpoint,
+    /// A transaction over several shards tries again, or a log has to be closed for others.
+    Shards,
 }
 
 /// The timers that it has in common with protocols over an input log, for the tests of all.
@@ -164,6 +172,7 @@ impl presence::Host for Mako {
 
 impl Protocol for Mako {
     const NAME: &'static str = "mako";
+    const SIMULATES_PARTITIONS: bool = true;
     const PARTIAL: bool = true;
     const REJOINS: bool = true;
     const WORDS: Words = options::WORDS;
@@ -211,6 +220,7 @@ impl Protocol for Mako {
                 self.state.presence.on_rejoin_timeout(cx, &self.state.replica);
             }
             Input::Timer(Timer::Checkpoint) => self.state.checkpoints.rests = false,
+            Input::Timer(Timer::Shards) => self.on_shards_timeout(),
             Input::Resume => {}
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
@@ -226,6 +236,7 @@ impl Protocol for Mako {
         self.send_forwards(cx);
         self.ask_for_new_reads(cx);
         self.run_slices(cx);
+        self.advance_shards(cx);
         self.send_log(cx);
         self.answer_fresh(cx);
         self.end_rejoin(cx);
@@ -248,10 +259,12 @@ impl Protocol for Mako {
 
 impl Mako {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, message: Message) {
-        if let Err(refused) = message.check(self.state.replica.topology.node_count()) {
+        if let Err(refused) = message.check(self.state.node_count) {
             return cx.mark(refused);
         }
-        let Some(from) = self.state.replica.group.member(node) else { return };
+        let Some(from) = self.state.replica.group.member(node) else {
+            return self.handle_of_other_shard(cx, node, message);
+        };
         if matches!(message, Message::Presence(_)) {
             self.handle(cx, from, message);
             for early in self.state.presence.take_admitted(from) {
@@ -281,24 +294,50 @@ impl Mako {
             Message::Transfer(message) => self.on_transfer(cx, from, message),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { .. } => self.on_progress(cx, from, message),
+            Message::Digests { digests } => self.on_digests(cx, from, digests),
+            Message::Append { .. }
+            | Message::Ack { .. }
+            | Message::Report { .. }
+            | Message::Fetch { .. }
+            | Message::Tail { .. } => self.handle_log(cx, from, message),
+            message => {
+                let node = self.state.replica.node(from);
+                self.handle_divided(cx, node, message);
+            }
+        }
+    }
+
+    /// Handles a message that nodes of all shards send each other.
+    fn handle_divided(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, message: Message) {
+        match message {
             Message::Forward { epoch, below, requests } => {
-                self.on_forward(cx, from, (Epoch(epoch), below), &requests);
+                self.on_forward(cx, node, (Epoch(epoch), below), &requests);
             }
             Message::Refused { txn, abort } => {
                 self.on_refused(cx, TxnId::from_bits(txn), &abort);
             }
-            Message::FreshRequest { token } => self.on_fresh_request(cx, from, token),
-            Message::FreshReply { token, version } => self.on_fresh_reply(from, (token, version)),
-            Message::Digests { digests } => self.on_digests(cx, from, digests),
-            message => self.handle_log(cx, from, message),
+            Message::FreshRequest { token } => self.on_fresh_request(cx, node, token),
+            Message::FreshReply { token, version } => self.on_fresh_reply(node, (token, version)),
+            Message::Items { epoch, items } => self.on_items(cx, node, Epoch(epoch), &items),
+            Message::Ended { txn, version, committed, result } => {
+                self.on_ended(cx, (TxnId::from_bits(txn), version), committed, &result);
+            }
+            Message::Watermark { epoch, version } => {
+                self.on_watermark(node, Epoch(epoch), version);
+            }
+            Message::Config { config, closed } => self.on_config(cx, node, (&config, closed)),
+            Message::Ask { epoch, txns } => self.on_ask(cx, node, (Epoch(epoch), &txns)),
+            Message::Fates { epoch, fates } => self.on_fates(cx, node, (Epoch(epoch), &fates)),
+            _ => cx.mark("mako.not_of_this_shard"),
         }
     }
 
     /// Handles a message about the log.
     fn handle_log(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         match message {
-            Message::Append { epoch, end, after, committed, entries } => {
-                self.on_append(cx, from, (Epoch(epoch), end), (after, committed), &entries);
+            Message::Append { epoch, end, after, committed, stable, entries } => {
+                let epoch = (Epoch(epoch), end);
+                self.on_append(cx, from, epoch, (after, committed, stable), &entries);
             }
             Message::Ack { epoch, upto } => self.on_ack(cx, from, (Epoch(epoch), upto)),
             Message::Report { epoch, log_epoch, last, published, is_whole, is_again } => {
@@ -317,7 +356,13 @@ impl Mako {
             | Message::Refused { .. }
             | Message::FreshRequest { .. }
             | Message::FreshReply { .. }
-            | Message::Digests { .. } => unreachable!("handled before"),
+            | Message::Digests { .. }
+            | Message::Items { .. }
+            | Message::Ended { .. }
+            | Message::Watermark { .. }
+            | Message::Config { .. }
+            | Message::Ask { .. }
+            | Message::Fates { .. } => unreachable!("handled before"),
         }
     }
 
@@ -325,7 +370,7 @@ impl Mako {
     fn on_durable(&mut self, cx: &Cx<'_, Self>, position: LogPosition) {
         self.state.synced = position;
         let State { log, commit, .. } = &mut self.state;
-        let before = log.durable().unwrap_or(commit.published);
+        let before = log.durable().unwrap_or(commit.floor);
         if log.on_durable(position)
             && let Some(upto) = log.durable()
         {
@@ -335,7 +380,9 @@ impl Mako {
 
     /// Both lanes to a peer are connected: messages sent earlier may be lost.
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
-        let Some(peer) = self.state.replica.group.member(node) else { return };
+        let Some(peer) = self.state.replica.group.member(node) else {
+            return self.note_other(cx, node, true);
+        };
         let State { replica, presence, digests, .. } = &mut self.state;
         replica.is_up[peer.index()] = true;
         digests.forget(peer);
@@ -351,7 +398,9 @@ impl Mako {
 
     /// The connection to a peer is lost.
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
-        let Some(peer) = self.state.replica.group.member(node) else { return };
+        let Some(peer) = self.state.replica.group.member(node) else {
+            return self.note_other(cx, node, false);
+        };
         let State { replica, presence, transfer, .. } = &mut self.state;
         replica.is_up[peer.index()] = false;
         transfer.pause(peer, cx.now.at);

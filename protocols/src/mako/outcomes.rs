@@ -58,8 +58,9 @@ impl Outcomes {
 
     /// An entry is published.
     pub(super) fn note(&mut self, entry: &Entry) {
-        for executed in &entry.txns {
-            let outcome = (entry.version, executed.outcome.clone());
+        let own = entry.txns.iter().filter(|_| !entry.is_piece());
+        for executed in own {
+            let outcome = (entry.at(), executed.outcome.clone());
             mutate!(MakoForwardedTwice: {
                 self.known.insert(executed.txn, outcome);
             } => {
@@ -141,7 +142,7 @@ mod tests {
         };
         let (version, before) = (SnapshotVersion(version), SnapshotVersion(version - 1));
         let txns = sequences.iter().map(executed).collect();
-        Entry { version, before, txns, over: over.to_vec(), writes: Vec::new() }
+        Entry { version, before, txns, over: over.to_vec(), writes: Vec::new(), across: None }
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct PeerState {
     pub rank: (Epoch, SnapshotVersion),
     /// The version before the first entry that it can send.
     pub first: SnapshotVersion,
-    /// The last version that readers see there.
+    /// The last version of its log that readers see there, with all before it.
     pub published: SnapshotVersion,
     pub flags: Flags,
     /// If it lost its disk, and does not count before it has the log of a later epoch: this one.
@@ -63,7 +63,7 @@ impl Flags {
 }
 
 impl PeerState {
-    fn of(message: Message) -> Option<Self> {
+    pub(super) fn of(message: Message) -> Option<Self> {
         let Message::Progress {
             epoch,
             leader,
@@ -126,7 +126,7 @@ impl State {
             begun: self.epochs.begun,
             rank: self.log.rank(),
             first: self.log.base(),
-            published: self.commit.published,
+            published: self.commit.floor,
             flags,
             replaced_after: self.replaced.map(|it| it.after),
             decisions: self.durable_decisions(),
@@ -143,6 +143,9 @@ impl Mako {
             return;
         }
         self.collect();
+        self.end_late_attempts(cx);
+        self.gossip_again(cx);
+        self.ask_for_fates(cx);
         self.send_progress(cx);
         self.send_digests(cx);
         self.retry_transfer(cx);
@@ -159,11 +162,13 @@ impl Mako {
         if !self.state.presence.is_ready {
             return;
         }
+        self.send_config(cx);
         let told = self.state.told(self.state.unheard(cx.now.at));
         let message = told.into_message();
         for peer in self.state.replica.peers() {
             self.state.replica.send(cx, peer, message.clone());
         }
+        self.send_to_others(cx, &message);
     }
 
     pub(super) fn on_progress(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {

@@ -7,10 +7,14 @@
 //!     waits until 3.71 is published here, in epoch 3
 //! ```
 //!
+//! With several shards, the leaders of all of them are asked, and the latest version counts.
+//!
 //! An entry that was made after the question is committed after everything that was acknowledged
 //! before it. A leader that was replaced may make entries, too, but they are never committed. If
 //! another epoch has published something first, the question is repeated: the answer may be that of
 //! a leader that was replaced before.
+
+use std::collections::BTreeSet;
 
 use pangea_core::exec::{Overlay, optimistic};
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
@@ -37,12 +41,16 @@ pub(super) struct Fresh {
     asked: Option<Request>,
 }
 
-/// A request to the leader.
+/// A request to the leaders of all shards.
 #[derive(Debug)]
 struct Request {
     token: u64,
     epoch: Epoch,
     at: Timestamp,
+    /// Those that have not replied.
+    missing: BTreeSet<NodeId>,
+    /// The greatest version of the others.
+    version: SnapshotVersion,
 }
 
 /// A strict read.
@@ -67,6 +75,21 @@ impl Fresh {
     }
 }
 
+impl State {
+    /// The nodes that lead the shards, if all of them execute transactions in this epoch.
+    fn leaders(&self) -> Option<BTreeSet<NodeId>> {
+        let own = match (&self.role, self.is_leader()) {
+            (Role::Leading(_), _) => self.node,
+            (_, true) => return None,
+            (_, false) => self.heard_leader()?,
+        };
+        let Some(shards) = &self.shards else { return Some([own].into()) };
+        let others = shards.ids().filter(|shard| *shard != shards.own);
+        let others = others.map(|shard| shards.leading(shard)).collect::<Option<Vec<_>>>()?;
+        Some(others.into_iter().chain([own]).collect())
+    }
+}
+
 impl Mako {
     /// Runs a transaction that only reads at the last published version, if the settings say so.
     /// Returns whether it did.
@@ -76,19 +99,20 @@ impl Mako {
         ticket: Ticket,
         program: &Program,
     ) -> bool {
-        let State { options, registry, replica, .. } = &self.state;
+        let State { options, registry, node, shards, .. } = &self.state;
         let Program::Call { procedure, args } = program else { return false };
         let code = registry.procedure(*procedure);
         let is_read_only = code.is_some_and(|code| code.is_read_only(args));
         // After a restart, clients may have seen later versions than those that are published.
-        if options.reads != Reads::Snapshot || !is_read_only || self.state.is_restarting() {
+        let is_allowed = options.reads == Reads::Snapshot && shards.is_none();
+        if !is_allowed || !is_read_only || self.state.is_restarting() {
             return false;
         }
         cx.mark("mako.snapshot_read");
         let (at, nothing) = (cx.store.published(), Overlay::new());
         let run = optimistic::run(registry, program, cx.store, at, &nothing);
         // It takes no place in the order, so it has no name.
-        let txn = TxnId::new(replica.me, 0);
+        let txn = TxnId::new(*node, 0);
         let outcome = match run.result {
             Ok(result) => Outcome::Committed { txn, version: at, result },
             Err(abort) => Outcome::Aborted(abort),
@@ -105,7 +129,7 @@ impl Mako {
 
     /// Asks the leader for the strict reads that have arrived, unless a request is under way.
     pub(super) fn ask_for_new_reads(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { fresh, epochs, replica, role, .. } = &mut self.state;
+        let State { fresh, epochs, .. } = &mut self.state;
         let number = epochs.current.number;
         // A leader of another epoch does not answer.
         fresh.asked.take_if(|asked| asked.epoch != number);
@@ -118,20 +142,17 @@ impl Mako {
         if fresh.asked.is_some() || !fresh.waiting.iter().any(is_waiting) {
             return;
         }
-        let leader = epochs.current.leader;
+        let Some(missing) = self.state.leaders() else { return };
+        let State { fresh, replica, role, node, .. } = &mut self.state;
         let token = replica.next_token();
-        if leader == replica.me {
-            let Role::Leading(leading) = role else { return };
-            leading.fresh.push((leader, token));
-        } else {
-            let told = &epochs.told[leader.index()];
-            let leads = told.flags.leads && told.leadership.number == number && number > Epoch(0);
-            if !leads || !replica.is_up[leader.index()] {
-                return;
+        for leader in &missing {
+            match role {
+                Role::Leading(leading) if leader == node => leading.fresh.push((*node, token)),
+                _ => cx.send(*leader, Message::FreshRequest { token }),
             }
-            replica.send(cx, leader, Message::FreshRequest { token });
         }
-        fresh.asked = Some(Request { token, epoch: number, at: cx.now.at });
+        let (at, version) = (cx.now.at, SnapshotVersion::ZERO);
+        fresh.asked = Some(Request { token, epoch: number, at, missing, version });
         fresh.waiting.iter_mut().for_each(|read| read.is_asked = true);
     }
 
@@ -160,10 +181,10 @@ impl Mako {
         let Role::Leading(leading) = &mut self.state.role else { return };
         let version = mutate!(MakoFreshWithoutEntry: leading.last => published);
         for (node, token) in std::mem::take(&mut leading.fresh) {
-            if node == self.state.replica.me {
+            if node == self.state.node {
                 self.on_fresh_reply(node, (token, version));
             } else {
-                self.state.replica.send(cx, node, Message::FreshReply { token, version });
+                cx.send(node, Message::FreshReply { token, version });
             }
         }
     }
@@ -173,12 +194,17 @@ impl Mako {
         from: NodeId,
         (token, version): (u64, SnapshotVersion),
     ) {
-        let leader = self.state.leader();
         let State { fresh, epochs, .. } = &mut self.state;
-        let is_it = |asked: &mut Request| {
-            asked.token == token && asked.epoch == epochs.current.number && leader == Some(from)
+        let is_whole = |asked: &mut Request| {
+            let is_it = asked.token == token
+                && asked.epoch == epochs.current.number
+                && asked.missing.remove(&from);
+            if is_it {
+                asked.version = asked.version.max(version);
+            }
+            is_it && asked.missing.is_empty()
         };
-        if fresh.asked.take_if(is_it).is_some() {
+        if let Some(Request { version, .. }) = fresh.asked.take_if(is_whole) {
             for read in fresh.waiting.iter_mut().filter(|read| read.is_asked) {
                 read.version.get_or_insert(version);
             }

@@ -15,6 +15,7 @@ use super::Mako;
 use super::closing::Adopted;
 use super::epochs::{Decided, Leadership};
 use super::forwarding::decode_reserved;
+use super::shards::Config;
 use super::state::State;
 use super::streams::Appended;
 use crate::agreement::Record;
@@ -56,6 +57,12 @@ impl State {
                     found.gaps += 1;
                 }
             }
+            kind::CONFIGURATION => {
+                let config = Config::decode(&mut Reader::new(&payload)).expect(INTACT);
+                if let Some(shards) = &mut self.shards {
+                    shards.config.learn(&config);
+                }
+            }
             kind::PROMISED_EPOCH => {
                 let leadership = Leadership::decode(&mut Reader::new(&payload)).expect(INTACT);
                 mutate!(MakoEpochForgotten: self.epochs.current = leadership => ());
@@ -92,6 +99,9 @@ impl Mako {
         }
         (0..found.gaps).for_each(|_| cx.mark("mako.record_after_gap"));
         state.log.finish_restore();
+        if let Some(shards) = &mut state.shards {
+            shards.replay.rebuild(&state.log, state.commit.published);
+        }
         state.commit.committed = state.commit.committed.min(state.log.last());
         state.shown = state.log.last();
         Digests::begin(cx, &state.replica);

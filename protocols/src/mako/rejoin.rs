@@ -19,6 +19,7 @@ use pangea_core::protocol::{Cx, Rejoining};
 
 use super::Mako;
 use super::epochs::{Decided, Leadership};
+use super::shards::Config;
 use super::state::State;
 use super::versions::{EPOCH_MAX, Epoch};
 use crate::agreement::{Agreement, DurableState, Record};
@@ -37,6 +38,8 @@ pub struct Known {
     pub(super) is_whole: bool,
     /// The last epoch that the peer has heard of.
     pub(super) leadership: Leadership,
+    /// With several shards: the configuration.
+    pub(super) config: Config,
     /// The last version that readers see there.
     pub(super) published: SnapshotVersion,
     /// The last number of the replica that the peer knows.
@@ -132,8 +135,9 @@ impl State {
         Known {
             is_whole,
             leadership: self.epochs.current,
+            config: self.shards.as_ref().map_or_else(Config::default, |it| it.config.clone()),
             published: self.commit.published,
-            last_name: self.last_name_of(node),
+            last_name: self.last_name_of(self.replica.node(node)),
             agreement: self.epochs.driver.agreement().durable_state(),
         }
     }
@@ -189,6 +193,9 @@ impl Mako {
         let mut agreement = Vec::new();
         for (peer, known) in all {
             upto = upto.max(known.published);
+            if let Some(shards) = state.shards.as_mut().filter(|it| it.is_sound(&known.config)) {
+                shards.config.learn(&known.config);
+            }
             last_name = last_name.max(known.last_name);
             let is_sound = state.replica.topology.votes(known.leadership.leader);
             if known.leadership.number > leadership.number && is_sound {
@@ -240,6 +247,7 @@ impl Known {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
         self.leadership.encode(&mut out);
+        self.config.encode(&mut out);
         out.put_varint(self.published.0);
         out.put_varint(self.last_name);
         out.put_bytes(&self.agreement.encode());
@@ -257,13 +265,14 @@ impl Memory for Known {
             _ => return Err(DecodeError::new(WHAT)),
         };
         let leadership = Leadership::decode(from)?;
+        let config = Config::decode(from)?;
         let published = SnapshotVersion(number(from, WHAT)?);
         let last_name = number(from, WHAT)?;
         let is_sound = |decided: &Decided| decided.is_plausible();
         let agreement = DurableState::decode(from.bytes(WHAT)?, node_count, &is_sound);
         let agreement = agreement.map_err(|_| DecodeError::new(WHAT))?;
         match from.is_empty() && last_name < NUMBER_MAX - UNKNOWN_MAX {
-            true => Ok(Self { is_whole, leadership, published, last_name, agreement }),
+            true => Ok(Self { is_whole, leadership, config, published, last_name, agreement }),
             false => Err(DecodeError::new(WHAT)),
         }
     }

@@ -13,11 +13,16 @@ use super::state::{Role, State};
 impl Mako {
     /// Ends the leadership of this leader.
     pub(super) fn roll_back(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { role, commit, log, counters, origin, .. } = &mut self.state;
+        let State { role, commit, log, counters, origin, shards, .. } = &mut self.state;
         let Role::Leading(leading) = std::mem::replace(role, Role::Following) else { return };
         origin.send_again();
         if leading.has_timer {
             cx.clear_timer(super::Timer::Batch);
+        }
+        if let Some(shards) = shards {
+            shards.sent_to.clear();
+            cx.mark("mako.rolled_back");
+            return self.roll_back_divided(cx);
         }
         if commit.executed == commit.published {
             return;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, SnapshotVersion};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::Registry;
 
@@ -17,6 +17,7 @@ use super::options::Options;
 use super::outcomes::Outcomes;
 use super::reads::Fresh;
 use super::rejoin::Replaced;
+use super::shards::Shards;
 use super::stop::Stop;
 use super::streams::Sent;
 use super::versions::epoch_of;
@@ -41,6 +42,9 @@ pub(super) enum Role {
 
 /// A replica.
 pub(super) struct State {
+    /// This node, and the number of nodes of all shards.
+    pub node: NodeId,
+    pub node_count: usize,
     pub registry: Arc<Registry>,
     pub options: Options,
     pub replica: Replica,
@@ -74,6 +78,8 @@ pub(super) struct State {
     pub digests: Digests,
     pub waits: Waits,
     pub counters: Counters,
+    /// The part of the state that only several shards need.
+    pub shards: Option<Box<Shards>>,
 }
 
 /// Counters for operators and reports.
@@ -115,6 +121,9 @@ impl State {
             digests: Digests::new(n),
             waits: Waits::default(),
             counters: Counters::default(),
+            shards: Shards::of(&setup.topology, setup.me).map(Box::new),
+            node: setup.me,
+            node_count: setup.topology.node_count(),
             registry: setup.registry,
             options: setup.options,
             replica,
@@ -188,11 +197,12 @@ impl State {
     /// Asserts the invariants that hold between any two steps.
     pub(super) fn invariants(&self) {
         self.log.invariants();
-        let Commit { committed, executed, published, .. } = &self.commit;
-        assert!(*published <= *committed, "only committed versions are published");
+        let Commit { committed, executed, published, floor, .. } = &self.commit;
+        assert!(self.shards.is_some() || published == floor, "the log has what is published");
+        assert!(*floor <= *committed, "only committed versions are published");
         assert!(*published <= *executed, "only versions in the store are published");
         assert!(*committed <= self.log.last(), "only versions of the log are committed");
-        assert!(self.log.contains(*published), "what is published is in the log");
+        assert!(self.log.contains(*floor), "what is published is in the log");
         assert!(self.log.epoch <= self.epochs.current.number, "a replica follows its log's epoch");
         assert!(epoch_of(self.log.last()) <= self.log.epoch.max(epoch_of(self.log.base())));
         assert!(self.epochs.begun <= self.epochs.current.number, "an epoch begins before");
@@ -207,6 +217,7 @@ impl State {
             Role::Leading(leading) => {
                 assert!(self.is_leader() && self.has_log_of_epoch(), "it leads its own epoch");
                 assert_eq!(self.epochs.begun, self.log.epoch, "the log before is closed");
+                leading.over.invariants();
                 assert_eq!(*executed, leading.last, "all that was executed is in an entry");
                 assert!(leading.last >= self.log.last(), "the batch follows the log");
                 let is_taken = |txn| leading.taken.contains(txn);

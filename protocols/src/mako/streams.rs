@@ -48,6 +48,8 @@ pub(super) struct Sent {
     pub upto: SnapshotVersion,
     /// The last version that the follower knows to be committed.
     pub committed: SnapshotVersion,
+    /// The last version of which it knows that all shards have everything up to it.
+    pub stable: SnapshotVersion,
 }
 
 /// A record of entries of the present epoch.
@@ -79,6 +81,13 @@ impl Appended {
         let after = SnapshotVersion(number(from, "log entries")?);
         let entries = decode_entries(&bytes.slice_ref(from.rest()), after)?;
         Ok(Self { committed, after, entries })
+    }
+}
+
+impl State {
+    /// The version up to which all shards have everything, for followers.
+    fn stable(&self) -> SnapshotVersion {
+        self.shards.as_ref().map_or(SnapshotVersion::ZERO, |shards| shards.stable)
     }
 }
 
@@ -138,11 +147,18 @@ impl Mako {
     }
 
     /// Appends entries of the present epoch to the log, with one record.
-    fn append(&mut self, cx: &mut Cx<'_, Self>, entries: Vec<Logged>) {
+    pub(super) fn append(&mut self, cx: &mut Cx<'_, Self>, entries: Vec<Logged>) {
         let State { log, commit, replica, .. } = &mut self.state;
         let appended = Appended { committed: commit.committed, after: log.last(), entries };
         let position = replica.persist(cx, &kind::ENTRIES, appended.encode());
-        appended.entries.into_iter().for_each(|logged| log.push(logged));
+        let State { log, commit, shards, role, .. } = &mut self.state;
+        for logged in appended.entries {
+            // A leader has noted its entries before.
+            if let (Some(shards), false) = (&mut *shards, matches!(role, Role::Leading(_))) {
+                shards.replay.insert(&logged.entry, commit.published);
+            }
+            log.push(logged);
+        }
         log.note_record(position);
     }
 
@@ -156,8 +172,8 @@ impl Mako {
         let from = if is_same { last } else { published };
         // Otherwise it takes a checkpoint first.
         if self.state.is_sending() && self.state.log.contains(from) {
-            let committed = SnapshotVersion::ZERO;
-            self.state.sent[to.index()] = Some(Sent { upto: from, committed });
+            let (committed, stable) = (SnapshotVersion::ZERO, SnapshotVersion::ZERO);
+            self.state.sent[to.index()] = Some(Sent { upto: from, committed, stable });
             self.send_log_to(cx, to, true);
         }
     }
@@ -173,9 +189,11 @@ impl Mako {
             _ => false,
         };
         let (last, committed) = (self.state.log.last(), self.state.commit.committed);
+        let stable = self.state.stable();
         for peer in self.state.replica.peers() {
             let Some(sent) = self.state.sent[peer.index()] else { continue };
-            if sent.upto < last || is_idle && sent.committed < committed {
+            let is_told = sent.committed >= committed && sent.stable >= stable;
+            if sent.upto < last || is_idle && !is_told {
                 self.send_log_to(cx, peer, false);
             }
         }
@@ -184,13 +202,14 @@ impl Mako {
     /// Sends a follower the rest of the log, in parts. `is_first` is whether it expects an answer
     /// even if there is nothing more.
     fn send_log_to(&mut self, cx: &mut Cx<'_, Self>, to: NodeId, is_first: bool) {
+        let stable = self.state.stable();
         let State { log, commit, epochs, options, replica, sent, origin, .. } = &mut self.state;
         let Some(sent) = &mut sent[to.index()] else { return };
         let (epoch, end) = (log.epoch.0, epochs.end);
         let committed = commit.committed;
         let entries: Vec<&Logged> = log.after(sent.upto).expect("it was there").collect();
         let mut rest = &entries[..];
-        let mut is_due = is_first || sent.committed < committed;
+        let mut is_due = is_first || sent.committed < committed || sent.stable < stable;
         while is_due || !rest.is_empty() {
             let mut bytes = 0;
             let is_small = |logged: &&&Logged| {
@@ -200,9 +219,9 @@ impl Mako {
             let count = rest.iter().take_while(is_small).count().max(usize::from(!rest.is_empty()));
             let (part, after) = (&rest[..count], sent.upto);
             sent.upto = part.last().map_or(after, |logged| logged.version());
-            sent.committed = committed;
+            (sent.committed, sent.stable) = (committed, stable);
             let entries = encode_entries(part.iter().copied());
-            let message = Message::Append { epoch, end, after, committed, entries };
+            let message = Message::Append { epoch, end, after, committed, stable, entries };
             // The names of its own transactions are not used again after a crash.
             replica.send_after(cx, origin.record, to, message);
             rest = &rest[count..];
@@ -216,7 +235,7 @@ impl Mako {
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         (epoch, end): (Epoch, SnapshotVersion),
-        (after, committed): (SnapshotVersion, SnapshotVersion),
+        (after, committed, stable): (SnapshotVersion, SnapshotVersion, SnapshotVersion),
         entries: &Bytes,
     ) {
         let Leadership { number, leader } = self.state.epochs.current;
@@ -233,8 +252,11 @@ impl Mako {
             self.adopt_part(cx, (after, end), entries);
         }
         if self.state.has_log_of_epoch() {
-            let State { commit, log, .. } = &mut self.state;
+            let State { commit, log, shards, .. } = &mut self.state;
             commit.committed = commit.committed.max(committed.min(log.last()));
+            if let Some(shards) = shards {
+                shards.stable = shards.stable.max(stable);
+            }
         }
     }
 

@@ -15,10 +15,12 @@
 //! do not hear the leader, it prefers the replicas with the most links (`links.rs`).
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
+use pangea_core::topology::Topology;
 
 use super::epochs::{Decided, Leadership};
 use super::progress::PeerState;
@@ -50,29 +52,8 @@ impl State {
         self.replica.peers().filter(|peer| !self.is_heard(*peer, now)).collect()
     }
 
-    pub(super) fn told_by(&self, node: NodeId, now: Timestamp) -> PeerState {
-        match node == self.replica.me {
-            true => self.told(self.unheard(now)),
-            false => self.epochs.told[node.index()].clone(),
-        }
-    }
-
-    /// Whether a replica and enough others hear each other, as far as they have told.
-    fn can_be_followed(&self, node: NodeId, now: Timestamp) -> bool {
-        let told = self.told_by(node, now);
-        let hears = |other: NodeId| {
-            let is_deaf = self.is_heard(other, now) && {
-                let other = self.told_by(other, now);
-                other.deaf_to.contains(&node)
-            };
-            other == node || !told.deaf_to.contains(&other) && !is_deaf
-        };
-        let count = self.replica.topology.voter_ids().filter(|other| hears(*other)).count();
-        count >= self.replica.topology.majority()
-    }
-
     /// Whether the leader takes too long to close the log.
-    fn is_stuck(&self, now: Timestamp) -> bool {
+    pub(super) fn is_stuck(&self, now: Timestamp) -> bool {
         let epochs = &self.epochs;
         let round_trip = self.replica.topology.round_trip_max();
         let us = CLOSING_TIMES * self.options.failure(round_trip).us
@@ -81,53 +62,117 @@ impl State {
         epochs.begun < epochs.current.number && now.since(epochs.since).us >= patience
     }
 
+    /// What this node knows of the replicas of its shard.
+    pub(super) fn view(&self, now: Timestamp) -> View {
+        let me = self.replica.me;
+        let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
+        let told = |node: &NodeId| match *node == me {
+            true => self.told(self.unheard(now)),
+            false => self.epochs.told[node.index()].clone(),
+        };
+        let is_up = |node: &NodeId| *node == me || self.replica.is_up[node.index()];
+        let Leadership { number, .. } = self.epochs.current;
+        View {
+            topology: self.replica.topology.clone(),
+            number,
+            leader: self.leader(),
+            has_begun: self.epochs.begun == number,
+            is_stuck: self.is_stuck(now),
+            // Managers are of the first shard.
+            is_outdone: self.is_outdone(ShardId(0), now),
+            told: nodes.iter().map(told).collect(),
+            heard: nodes.iter().map(|node| self.is_heard(*node, now)).collect(),
+            up: nodes.iter().map(is_up).collect(),
+        }
+    }
+}
+
+/// What a manager knows of the replicas of a shard.
+pub(super) struct View {
+    pub topology: Arc<Topology>,
+    /// The last epoch.
+    pub number: Epoch,
+    /// Its leader of the shard.
+    pub leader: Option<NodeId>,
+    /// Whether it has begun.
+    pub has_begun: bool,
+    /// Whether the leader takes too long to close the log.
+    pub is_stuck: bool,
+    /// Whether another replica has had more links than the leader for long.
+    pub is_outdone: bool,
+    /// The last report of each replica.
+    pub told: Vec<PeerState>,
+    /// Whether each replica was heard lately.
+    pub heard: Vec<bool>,
+    /// Whether each replica is connected.
+    pub up: Vec<bool>,
+}
+
+impl View {
+    pub fn told_by(&self, node: NodeId) -> &PeerState {
+        &self.told[node.index()]
+    }
+
+    pub fn is_heard(&self, node: NodeId) -> bool {
+        self.heard[node.index()]
+    }
+
+    /// Whether a replica and enough others hear each other, as far as they have told.
+    fn can_be_followed(&self, node: NodeId) -> bool {
+        let told = self.told_by(node);
+        let hears = |other: NodeId| {
+            let is_deaf = self.is_heard(other) && self.told_by(other).deaf_to.contains(&node);
+            other == node || !told.deaf_to.contains(&other) && !is_deaf
+        };
+        let count = self.topology.voter_ids().filter(|other| hears(*other)).count();
+        count >= self.topology.majority()
+    }
+
     /// Whether another epoch has to begin.
-    fn is_epoch_due(&self, now: Timestamp) -> bool {
-        let Some(leader) = self.leader() else { return true };
-        let (number, told) = (self.epochs.current.number, self.told_by(leader, now));
-        let has_begun = self.epochs.begun == number;
+    pub(super) fn is_epoch_due(&self) -> bool {
+        let Some(leader) = self.leader else { return true };
+        let (number, told) = (self.number, self.told_by(leader));
         // It does not know which entries it had sent before it restarted.
         let has_restarted =
             told.leadership.number == number && !told.flags.leads && !told.flags.is_closing;
         // A replica that lost its disk counts again in the next epoch.
         let is_awaited = |node: NodeId| {
-            let replaced_after = self.told_by(node, now).replaced_after;
-            self.is_heard(node, now) && replaced_after.is_some_and(|after| after >= number)
+            let replaced_after = self.told_by(node).replaced_after;
+            self.is_heard(node) && replaced_after.is_some_and(|after| after >= number)
         };
-        !self.is_heard(leader, now)
+        !self.is_heard(leader)
             || has_restarted
             || told.flags.is_leaving
-            || self.is_stuck(now)
-            || !self.can_be_followed(leader, now)
-            || self.is_outdone(now)
+            || self.is_stuck
+            || !self.can_be_followed(leader)
+            || self.is_outdone
             || epoch_of(told.rank.1) == number && count_of(told.rank.1) >= COUNT_ENOUGH
-            || has_begun && self.replica.topology.voter_ids().any(is_awaited)
+            || self.has_begun && self.topology.voter_ids().any(is_awaited)
     }
 
     /// The replicas that may lead an epoch.
-    pub(super) fn fit(&self, now: Timestamp) -> impl Iterator<Item = NodeId> {
-        let is_fit = move |node: &NodeId| {
-            let told = self.told_by(*node, now);
-            let is_up = *node == self.replica.me || self.replica.is_up[node.index()];
-            is_up
-                && self.is_heard(*node, now)
+    pub fn fit(&self) -> impl Iterator<Item = NodeId> {
+        let is_fit = |node: &NodeId| {
+            let told = self.told_by(*node);
+            self.up[node.index()]
+                && self.is_heard(*node)
                 && told.replaced_after.is_none()
                 && !told.flags.is_leaving
-                && self.can_be_followed(*node, now)
+                && self.can_be_followed(*node)
         };
-        self.replica.topology.voter_ids().filter(is_fit)
+        self.topology.voter_ids().filter(is_fit)
     }
 
     /// The leader of an epoch that begins now.
-    fn candidate(&self, now: Timestamp) -> Option<NodeId> {
-        let stuck = self.leader().filter(|_| self.is_stuck(now));
+    pub(super) fn candidate(&self) -> Option<NodeId> {
+        let stuck = self.leader.filter(|_| self.is_stuck);
         // For a moment after a death, those who have not noticed it have one link more.
-        let links = self.is_outdone(now).then(|| self.links(now));
+        let links = self.is_outdone.then(|| self.links());
         let rank = |node: &NodeId| {
             let links = links.as_ref().map_or(0, |links| links.count(*node));
-            (stuck != Some(*node), links, self.told_by(*node, now).rank, Reverse(*node))
+            (stuck != Some(*node), links, self.told_by(*node).rank, Reverse(*node))
         };
-        self.fit(now).max_by_key(rank)
+        self.fit().max_by_key(rank)
     }
 }
 
@@ -142,7 +187,7 @@ impl Mako {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
-        if self.state.presence.is_ready && self.state.replica.votes() {
+        if self.state.presence.is_ready && self.state.decides() {
             self.state.epochs.driver.agreement_mut().on_tick(true);
             self.manage(cx);
         }
@@ -153,23 +198,28 @@ impl Mako {
         let epochs = &self.state.epochs;
         let agreement = epochs.driver.agreement();
         let is_manager = agreement.is_leader();
-        if !is_manager || agreement.end() != epochs.taken {
-            return self.note_links(cx.now.at, is_manager);
+        let is_up_to_date = agreement.end() == epochs.taken;
+        self.state.note_links(cx.now.at, is_manager);
+        if !is_manager || !is_up_to_date {
+            return;
         }
-        self.note_links(cx.now.at, true);
+        if self.state.shards.is_some() {
+            return self.manage_shards(cx);
+        }
         let epochs = &self.state.epochs;
-        let (now, Leadership { number, leader }) = (cx.now.at, epochs.current);
-        if self.state.is_epoch_due(now) {
-            let Some(leader) = self.state.candidate(now) else { return };
+        let Leadership { number, leader } = epochs.current;
+        let view = self.state.view(cx.now.at);
+        if view.is_epoch_due() {
+            let Some(leader) = view.candidate() else { return };
             if number.0 < EPOCH_MAX {
                 cx.mark("mako.epoch_proposed");
-                if self.state.is_outdone(now) {
+                if view.is_outdone {
                     cx.mark("mako.outdone");
                 }
                 self.propose(Decided::Epoch { number: number.0 + 1, leader });
             }
         } else if epochs.begun < number {
-            let told = self.state.told_by(leader, now);
+            let told = view.told_by(leader);
             if told.leadership.number == number && told.flags.is_closed {
                 cx.mark("mako.end_proposed");
                 self.propose(Decided::Closed { number: number.0, end: told.rank.1 });
@@ -177,7 +227,7 @@ impl Mako {
         }
     }
 
-    fn propose(&mut self, decision: Decided) {
+    pub(super) fn propose(&mut self, decision: Decided) {
         self.state.epochs.driver.agreement_mut().propose(decision);
     }
 }

@@ -19,15 +19,15 @@ use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
 
 use super::Mako;
-use super::log::Entry;
+use super::log::{Entry, Log, Logged};
 use super::state::{Role, State};
 use super::versions::Epoch;
 
 /// After this number of writes a step applies no further entry.
-const STEP_WRITES_MAX: usize = 4_096;
+pub(super) const STEP_WRITES_MAX: usize = 4_096;
 
 /// The maximum number of versions removed from the store at a time, so that no step takes long.
-const RECLAIM_VERSIONS_MAX: usize = 50_000;
+pub(super) const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
 /// The progress of this replica.
 #[derive(Debug)]
@@ -43,6 +43,9 @@ pub(super) struct Commit {
     pub executed: SnapshotVersion,
     /// The last version that readers see.
     pub published: SnapshotVersion,
+    /// The last entry of the log that readers see, with all before it. With one shard it has the
+    /// same version.
+    pub floor: SnapshotVersion,
 }
 
 impl Commit {
@@ -53,13 +56,24 @@ impl Commit {
             committed: SnapshotVersion::ZERO,
             executed: SnapshotVersion::ZERO,
             published: SnapshotVersion::ZERO,
+            floor: SnapshotVersion::ZERO,
         }
     }
 
-    /// All versions up to this one are published.
-    pub(super) fn move_to(&mut self, version: SnapshotVersion) {
-        self.committed = self.committed.max(version);
-        (self.executed, self.published) = (version, version);
+    /// All versions up to this one are published, and of the log the entries up to `floor`.
+    pub(super) fn move_to(&mut self, version: SnapshotVersion, floor: SnapshotVersion) {
+        self.committed = self.committed.max(floor);
+        (self.executed, self.published, self.floor) = (version, version, floor);
+    }
+
+    /// Passes the entries that are published. With several shards an entry that is not committed yet
+    /// may be void, and have an earlier version than what is published.
+    pub(super) fn advance_floor(&mut self, log: &Log) {
+        let (published, committed) = (self.published, self.committed);
+        let is_over = |it: &&Logged| it.entry.at() <= published && it.version() <= committed;
+        while let Some(next) = log.next(self.floor).filter(is_over) {
+            self.floor = next.version();
+        }
     }
 }
 
@@ -75,6 +89,9 @@ pub(super) fn commit_point(acked: &[Option<SnapshotVersion>]) -> Option<Snapshot
 impl Mako {
     /// Publishes committed entries, and answers the clients of this node.
     pub(super) fn advance_watermark(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.shards.is_some() {
+            return self.advance_watermarks(cx);
+        }
         if let Role::Leading(_) = self.state.role {
             let point = commit_point(&self.state.acked()).unwrap_or_default();
             let State { commit, log, .. } = &mut self.state;
@@ -105,7 +122,7 @@ impl Mako {
                 commit.executed = entry.version;
             }
             cx.store.publish(entry.version);
-            commit.published = entry.version;
+            (commit.published, commit.floor) = (entry.version, entry.version);
             outcomes.note(&entry);
             if let Role::Leading(leading) = &mut self.state.role {
                 entry.txns.iter().for_each(|executed| {
@@ -124,7 +141,7 @@ impl Mako {
 
     /// Answers the clients of this node whose transactions are in an entry.
     fn answer_entry(&mut self, cx: &mut Cx<'_, Self>, entry: &Entry) {
-        let me = self.state.replica.me;
+        let me = self.state.node;
         let own = entry.txns.iter().filter(|executed| executed.txn.node() == me);
         for executed in own {
             self.answer(cx, executed.txn, entry.version, executed.outcome.clone());
@@ -143,8 +160,8 @@ impl State {
 }
 
 /// §4.4: applies the writes of an entry, of each key the last one.
-fn apply(cx: &Cx<'_, Mako>, entry: &Entry) {
-    let version = entry.version;
+pub(super) fn apply(cx: &Cx<'_, Mako>, entry: &Entry) {
+    let version = entry.at();
     let writes = entry.writes.iter().map(|(place, write)| {
         let header = entry.header(*place);
         let row = Version { version, header, value: write.value.clone() };

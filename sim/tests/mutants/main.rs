@@ -3,6 +3,8 @@
 #[path = "../simulation/geogauss_drawn.rs"]
 mod geogauss_drawn;
 mod kinds;
+#[path = "../simulation/mako_divided.rs"]
+mod mako_divided;
 #[path = "../simulation/mako_drawn.rs"]
 mod mako_drawn;
 mod planted;

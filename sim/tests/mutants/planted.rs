@@ -22,7 +22,7 @@ use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
 use crate::kinds;
 use lists::{
-    OF_CALVIN, OF_GEOGAUSS, OF_MAKO, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS,
+    OF_CALVIN, OF_GEOGAUSS, OF_MAKO, OF_MAKO_SHARDS, OF_MASTERS, OF_PHASES, OF_SEARCH, OF_SHARDS,
     OF_SHARDS_OF_MASTERS, OF_TIGA,
 };
 
@@ -173,6 +173,7 @@ impl Profile {
             _ if OF_GEOGAUSS.contains(&bug) => Self::of_bug_in_geogauss(bug),
             _ if OF_TIGA.contains(&bug) => Self::of_bug_in_tiga(bug),
             _ if OF_MAKO.contains(&bug) => Self::of_bug_in_mako(bug),
+            _ if OF_MAKO_SHARDS.contains(&bug) => Self::of_bug_in_mako_shards(bug),
             Bug::SendBeforeFsync
             | Bug::OldCutDropped
             | Bug::HeadsGoBack
@@ -385,9 +386,16 @@ enum Under {
     Tiga,
     /// Mako, of which everything is drawn from the seed.
     Mako,
+    /// The same with several shards.
+    MakoShards,
 }
 
 impl Under {
+    /// Whether everything about a run is drawn for the protocol.
+    fn has_own_runs(self) -> bool {
+        matches!(self, Self::GeoGauss | Self::Tiga | Self::Mako | Self::MakoShards)
+    }
+
     /// Those with a choice of profiles.
     const ALL: [Self; 5] =
         [Self::Minerva, Self::Calvin, Self::Divided, Self::Asynchronous, Self::DividedAsynchronous];
@@ -401,6 +409,7 @@ impl Under {
             _ if OF_GEOGAUSS.contains(&bug) => Self::GeoGauss,
             _ if OF_TIGA.contains(&bug) => Self::Tiga,
             _ if OF_MAKO.contains(&bug) => Self::Mako,
+            _ if OF_MAKO_SHARDS.contains(&bug) => Self::MakoShards,
             _ => Self::Minerva,
         }
     }
@@ -431,6 +440,7 @@ impl Under {
             }
             Self::Tiga => profile.run_tiga(settings.seed, settings.planted),
             Self::Mako => profile.run_mako(settings.seed, settings.planted),
+            Self::MakoShards => profile.run_mako_shards(settings.seed, settings.planted),
         }
     }
 }
@@ -463,9 +473,7 @@ fn hunt(bug: Bug, known: Option<u64>) -> Option<Catch> {
     for seed in known.into_iter().chain(0..seeds_max()) {
         // Every fourth seed uses another profile than those expected to catch the bug.
         let profile = match seed % 4 {
-            3 if !matches!(under, Under::GeoGauss | Under::Tiga | Under::Mako) => {
-                Profile::ALL[(seed / 4) as usize % Profile::ALL.len()]
-            }
+            3 if !under.has_own_runs() => Profile::ALL[(seed / 4) as usize % Profile::ALL.len()],
             turn => first[turn as usize % first.len()],
         };
         let (settings, options) = profile.settings(seed);

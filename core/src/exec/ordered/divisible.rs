@@ -66,6 +66,7 @@ impl Runner<'_> {
             Attempt::Ended { outcome: Ok(result), .. } => return ShardOutcome::Ran(Ok(result)),
             Attempt::Ended { outcome: Err(abort), .. } => format!("aborted: {abort}"),
             Attempt::FootprintViolated => "left its footprint".to_owned(),
+            Attempt::PutOff => unreachable!("nobody puts jobs off"),
         };
         let job = &self.jobs[place];
         let name = match job.program {

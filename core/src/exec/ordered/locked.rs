@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::extent::locked_part;
+use super::guard::{Guard, may_certify};
 use super::schedule::Locks;
 use super::{Job, ResultDetail};
 use crate::exec::call::{call, gather, gave_up, is_bulk};
@@ -31,6 +32,8 @@ pub(super) struct Runner<'a> {
     pub detail: ResultDetail,
     /// Maximum size in bytes of a result or of an abort's message.
     pub result_bytes_max: usize,
+    /// Decides which rows jobs may access, if not all.
+    pub guard: Option<&'a dyn Guard>,
 }
 
 /// The inputs of a job from other shards.
@@ -49,7 +52,12 @@ pub(super) enum Attempt {
     Ended { outcome: Result<Vec<u8>, Abort>, writes: Vec<Write> },
     /// Footprint violation: the attempt was rolled back.
     FootprintViolated,
+    /// The guard has put the job off: the attempt was rolled back.
+    PutOff,
 }
+
+/// The outcome of a job, and its writes if the caller requested them.
+pub(super) type Ended = (Result<Vec<u8>, Abort>, Vec<Write>);
 
 /// Memory that a worker's jobs use one after the other.
 #[derive(Default)]
@@ -114,14 +122,11 @@ impl Runner<'_> {
         self.attempt(place, Some(footprint), Some(remote_inputs), scratch)
     }
 
-    /// Runs a job without a footprint, while no other job runs.
-    pub fn run_alone(
-        &self,
-        place: usize,
-        scratch: &mut Scratch,
-    ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
+    /// Runs a job without a footprint, while no other job runs. `None` if it is put off.
+    pub fn run_alone(&self, place: usize, scratch: &mut Scratch) -> Option<Ended> {
         match self.attempt(place, None, None, scratch) {
-            Attempt::Ended { outcome, writes } => (outcome, writes),
+            Attempt::Ended { outcome, writes } => Some((outcome, writes)),
+            Attempt::PutOff => None,
             Attempt::FootprintViolated => unreachable!("the run had no footprint to leave"),
         }
     }
@@ -166,6 +171,8 @@ impl Runner<'_> {
                 let has_left = false;
                 let mut locked = Locked {
                     runner: self,
+                    place,
+                    is_put_off: false,
                     header,
                     footprint,
                     remote_rows,
@@ -179,6 +186,10 @@ impl Runner<'_> {
                 // replicas, so it must not become an abort.
                 assert!(!locked.writes_now, "the store failed during a write of a procedure");
                 // This holds even if the program ignored the interruption and continued.
+                if locked.is_put_off {
+                    self.store.take_back(written);
+                    return Attempt::PutOff;
+                }
                 if locked.has_left {
                     self.store.take_back(written);
                     return Attempt::FootprintViolated;
@@ -202,6 +213,11 @@ impl Runner<'_> {
                 Attempt::Ended { outcome, writes: self.keep(written) }
             }
             Program::Certified(certified) => {
+                if self.guard.is_some_and(|guard| {
+                    !may_certify(guard, place, certified, self.store, self.version)
+                }) {
+                    return Attempt::PutOff;
+                }
                 if let Some(change) = self.changed(certified, remote_inputs) {
                     return Attempt::Ended {
                         outcome: Err(change.into_abort()),
@@ -309,6 +325,10 @@ impl Overlaid for &Write {
 /// The context of a job: reads and writes the store directly, within its footprint.
 struct Locked<'a> {
     runner: &'a Runner<'a>,
+    /// The job's place.
+    place: usize,
+    /// Whether the guard has put it off.
+    is_put_off: bool,
     header: RecordHeader,
     /// `None` if no other job runs.
     footprint: Option<&'a Footprint>,
@@ -338,8 +358,16 @@ impl Locked<'_> {
         store.is_written_by((table, key), *version, self.header.writer())
     }
 
+    /// Interrupts the job unless the guard lets it go on.
+    fn ask_guard(&mut self, may: impl FnOnce(&dyn Guard, usize) -> bool) -> Result<(), Stop> {
+        let Some(guard) = self.runner.guard else { return Ok(()) };
+        self.is_put_off = self.is_put_off || !may(guard, self.place);
+        if self.is_put_off { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+
     fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
         self.stay_within(table, &key, LockMode::Write)?;
+        self.ask_guard(|guard, place| guard.may_write(place, table, &key))?;
         let is_there =
             self.remote_rows.is_some_and(|remote_rows| !remote_rows.is_here(table, &key));
         let key = HashedKey::from(key);
@@ -365,7 +393,7 @@ impl Locked<'_> {
 
 impl Context for Locked<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        if self.has_left {
+        if self.has_left || self.is_put_off {
             return Err(Stop::Interrupted);
         }
         let key = HashedKey::from(key);
@@ -384,12 +412,20 @@ impl Context for Locked<'_> {
         if let Some(remote_rows) = remote_rows {
             return Ok(remote_rows.get(table, key.key()));
         }
+        self.ask_guard(|guard, place| guard.may_read(place, table, key.key()))?;
+        if self.runner.guard.is_some() {
+            let Runner { store, version, .. } = self.runner;
+            let seen = store.head_with(table, key.key(), *version, |found| found.version);
+            if let Some(seen) = seen.filter(|_| !self.is_own(table, &key)) {
+                self.ask_guard(|guard, place| guard.may_see(place, seen))?;
+            }
+        }
         let found = self.runner.store.read_value(table, &key, self.runner.version);
         Ok(found.map(|(_, value)| value))
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
-        if self.has_left {
+        if self.has_left || self.is_put_off {
             return Err(Stop::Interrupted);
         }
         if scan.range.is_empty() {
@@ -398,6 +434,7 @@ impl Context for Locked<'_> {
         let uncovered = self.footprint.filter(|all| !all.covers_range(scan.table, &scan.range));
         let part = uncovered.map(|all| Scan { range: locked_part(all, scan), ..scan.clone() });
         let within = part.as_ref().unwrap_or(scan);
+        self.ask_guard(|guard, place| guard.may_read_range(place, scan.table, &within.range))?;
         let above = match &self.remote_rows {
             None => Vec::new(),
             Some(remote_rows) => {
@@ -407,13 +444,26 @@ impl Context for Locked<'_> {
         };
         let (store, at) = (self.runner.store, self.runner.version);
         store.show(self.written);
+        let (guard, place, writer) = (self.runner.guard, self.place, self.header.writer());
+        let mut is_put_off = false;
         let has_broken = merge::scan(store, at, within, above, |key, version, above| {
+            if let (Some(guard), Some(seen)) = (guard, version) {
+                let is_own = seen.version == at && seen.header.writer() == writer;
+                if !is_own && !guard.may_see(place, seen.version) {
+                    is_put_off = true;
+                    return ControlFlow::Break(());
+                }
+            }
             let value = match above {
                 Some(above) => above.value.as_ref(),
                 None => version.and_then(|version| version.value.as_ref()),
             };
             value.map_or(ControlFlow::Continue(()), |value| visit(key, value))
         });
+        if is_put_off {
+            self.is_put_off = true;
+            return Err(Stop::Interrupted);
+        }
         // A scan that breaks has not read past the row where it broke.
         self.has_left = !has_broken && within.range != scan.range;
         if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }

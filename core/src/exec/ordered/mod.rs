@@ -50,6 +50,7 @@
 mod dispatch;
 mod divisible;
 mod extent;
+mod guard;
 mod locked;
 mod participants;
 mod queues;
@@ -60,6 +61,7 @@ mod sharded;
 #[cfg(test)]
 mod tests;
 
+pub use self::guard::Guard;
 pub use self::remote_reads::RemoteReads;
 pub use self::sharded::{Ended, Served, ShardOutcome, Sharded, concerned};
 
@@ -139,10 +141,28 @@ pub fn execute(
     header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
     detail: ResultDetail,
 ) -> Vec<Finished> {
+    let finished = execute_guarded(pool, registry, (store, version), jobs, header, detail, None);
+    finished.into_iter().map(|done| done.expect("nobody puts jobs off")).collect()
+}
+
+/// Like [`execute`], with rows that not all jobs may access now. A job that the guard puts off has
+/// no effect, and its place in the result is `None`: for the other jobs it is not in the order.
+///
+/// # Panics
+/// If the store has a newer version of a key that a job writes.
+pub fn execute_guarded(
+    pool: &dyn Pool,
+    registry: &Registry,
+    (store, version): (&Store, SnapshotVersion),
+    jobs: &[Job<'_>],
+    header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
+    detail: ResultDetail,
+    guard: Option<&dyn Guard>,
+) -> Vec<Option<Finished>> {
     assert!(version > store.published(), "the version to write is already readable");
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in a call");
     let result_bytes_max = usize::MAX;
-    let runner = Runner { registry, store, version, jobs, header, detail, result_bytes_max };
+    let runner = Runner { registry, store, version, jobs, header, detail, result_bytes_max, guard };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
     let is_one_at_a_time = pool.workers() == 1;
     let mut pending =
@@ -161,6 +181,7 @@ pub fn execute(
                 // Includes a job whose procedure wrongly calls its footprint certain. A panic would
                 // recur at every restart that runs the same epoch again.
                 Attempt::FootprintViolated => restarted.push(tried),
+                Attempt::PutOff => {}
             }
         }
         pending = restarted;
@@ -168,10 +189,10 @@ pub fn execute(
     }
     let mut scratch = Scratch::default();
     for Pending { place, .. } in pending {
-        let (outcome, writes) = runner.run_alone(place, &mut scratch);
-        finished[place] = Some(Finished { outcome, writes, passes });
+        let ended = runner.run_alone(place, &mut scratch);
+        finished[place] = ended.map(|(outcome, writes)| Finished { outcome, writes, passes });
     }
-    finished.into_iter().map(|done| done.expect("each job ends in some pass")).collect()
+    finished
 }
 
 /// Whether a procedure guarantees that its runs stay within the footprint that it declares.

@@ -327,8 +327,9 @@ impl Sharded {
             let detail = ResultDetail::Outcomes;
             let result_bytes_max = self.limits.result;
             let jobs = &jobs[..];
+            let guard = None;
             let runner =
-                Runner { registry, store, version, jobs, header, detail, result_bytes_max };
+                Runner { registry, store, version, jobs, header, detail, result_bytes_max, guard };
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
@@ -570,6 +571,7 @@ impl ShardOutcome {
         match attempt {
             Attempt::Ended { outcome, .. } => Self::Ran(outcome),
             Attempt::FootprintViolated => Self::FootprintViolated,
+            Attempt::PutOff => unreachable!("nobody puts jobs off"),
         }
     }
 }

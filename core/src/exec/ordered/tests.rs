@@ -3,6 +3,7 @@
 mod certified;
 mod divisible;
 mod graph;
+mod guarded;
 mod sharded;
 
 use std::collections::BTreeMap;

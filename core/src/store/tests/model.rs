@@ -44,6 +44,27 @@ impl Model {
         self.rows.retain(|_, versions| !versions.is_empty());
     }
 
+    /// Every so many of the versions after this one.
+    fn some_after(
+        &self,
+        upto: SnapshotVersion,
+        every: usize,
+    ) -> Vec<(TableId, Key, SnapshotVersion)> {
+        let all = self.rows.iter().flat_map(|((table, key), versions)| {
+            let newer = versions.iter().filter(|version| version.version > upto);
+            newer.map(|version| (*table, key.clone(), version.version))
+        });
+        all.step_by(every).collect()
+    }
+
+    fn expunge(&mut self, (table, key, version): (TableId, Key, SnapshotVersion)) {
+        let versions = self.rows.get_mut(&(table, key.clone())).expect("the row exists");
+        versions.retain(|found| found.version != version);
+        if versions.is_empty() {
+            self.rows.remove(&(table, key));
+        }
+    }
+
     /// The rows that a scan visits.
     fn scan(&self, table: TableId, range: &KeyRange, at: SnapshotVersion) -> Vec<(Key, Version)> {
         let rows = self.rows.iter().filter(|((t, key), _)| *t == table && range.contains(key));
@@ -67,6 +88,10 @@ enum Step {
     Reclaim(u64, usize),
     /// Rolls back by this many versions.
     Retreat(u64),
+    /// The next writes have a later version than the last ones, which is not published.
+    Ahead,
+    /// Removes every so many of the versions that are not published.
+    Expunge(usize),
     /// Chooses values to evict.
     Choose,
     /// Evicts values that were chosen earlier.
@@ -110,6 +135,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..40_u64, 1..20_usize).prop_map(|(floor, most)| Step::Reclaim(floor, most)),
         4 => scan,
         1 => (0..4_u64).prop_map(Step::Retreat),
+        4 => Just(Step::Ahead),
+        2 => (1..6_usize).prop_map(Step::Expunge),
         3 => Just(Step::Choose),
         3 => (0..5_usize).prop_map(Step::EvictChosen),
         1 => Just(Step::Evict),
@@ -132,6 +159,8 @@ struct Run {
     /// The number of writes, so that each has a different header.
     written: usize,
     reclaimed: SnapshotVersion,
+    /// The version of the next writes.
+    head: SnapshotVersion,
 }
 
 impl Run {
@@ -148,10 +177,19 @@ impl Run {
                 for (table, key, version) in writes.clone() {
                     self.model.apply(table, key, version);
                 }
-                let next = self.store.published().next();
-                self.store.apply_batch(&Threads(*workers), next, writes);
+                self.store.apply_batch(&Threads(*workers), self.head, writes);
             }
-            Step::Publish => self.store.publish(self.store.published().next()),
+            Step::Publish => {
+                self.store.publish(self.store.published().next());
+                self.head = self.head.max(self.store.published().next());
+            }
+            Step::Ahead => self.head = self.head.next(),
+            Step::Expunge(every) => {
+                let some = self.model.some_after(self.store.published(), *every);
+                let versions = some.iter().map(|(table, key, at)| (*table, key, *at));
+                assert_eq!(self.store.expunge(versions), some.len());
+                some.into_iter().for_each(|it| self.model.expunge(it));
+            }
             Step::Pin(back) => self.pin(*back),
             Step::Unpin(index) if self.pins.is_empty() => assert!(*index < 5),
             Step::Unpin(index) => drop(self.pins.swap_remove(index % self.pins.len())),
@@ -177,7 +215,7 @@ impl Run {
                 let range = KeyRange { start: key_of(*from).to_vec(), end };
                 let direction = if *is_reverse { Direction::Reverse } else { Direction::Forward };
                 // From an old version, if it still exists, to one that is not published yet.
-                let at = (self.store.published().0 + 1).saturating_sub(*back);
+                let at = self.head.0.saturating_sub(*back);
                 let at = SnapshotVersion(at).max(self.reclaimed);
                 self.check_scan(TableId(*table), &range, direction, at, *rows);
             }
@@ -185,7 +223,7 @@ impl Run {
     }
 
     fn writes(&mut self, writes: &[(u32, u8, Option<usize>)]) -> Vec<(TableId, Key, Version)> {
-        let next = self.store.published().next();
+        let next = self.head;
         let first = self.written;
         self.written += writes.len();
         let numbered = writes.iter().zip(first..);
@@ -278,7 +316,7 @@ impl Run {
 
     /// Checks all keys and scans at all versions that readers may use, and at the next one.
     fn check(&self) {
-        for at in self.reclaimed.0..=self.store.published().0 + 1 {
+        for at in self.reclaimed.0..=self.head.0 {
             let at = SnapshotVersion(at);
             for table in (0..4).map(TableId) {
                 for direction in [Direction::Forward, Direction::Reverse] {
@@ -302,7 +340,8 @@ impl Run {
     /// Asserts that, once everything is reclaimed, the store equals one filled with the live rows.
     fn check_at_rest(&mut self) {
         self.pins.clear();
-        self.store.publish(self.store.published().next());
+        self.store.publish(self.head);
+        self.head = self.head.next();
         self.reclaim(self.store.published(), 7);
         let fresh = Store::new();
         for ((table, key), versions) in &self.model.rows {
@@ -354,7 +393,8 @@ proptest! {
         });
         let (model, reclaimed) = (Model::default(), SnapshotVersion::ZERO);
         let (pins, chosen) = (Vec::new(), Vec::new());
-        let mut run = Run { store, model, cold, chosen, pins, written: 0, reclaimed };
+        let head = SnapshotVersion(1);
+        let mut run = Run { store, model, cold, chosen, pins, written: 0, reclaimed, head };
         for step in &steps {
             run.step(step);
             run.check_counts();

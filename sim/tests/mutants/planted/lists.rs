@@ -138,6 +138,26 @@ pub const OF_MAKO: &[Bug] = &[
     Bug::MakoFreshWithoutEntry,
 ];
 
+/// Bugs in Mako that need several shards.
+pub const OF_MAKO_SHARDS: &[Bug] = &[
+    Bug::MakoRangeMissesLockedInsert,
+    Bug::MakoLockedPassesValidate,
+    Bug::MakoReadShardsUnvalidated,
+    Bug::MakoInstallDoesNotRaise,
+    Bug::MakoParkedForgotten,
+    Bug::MakoLockedRowsRead,
+    Bug::MakoDependencyIgnored,
+    Bug::MakoClosedAbovePending,
+    Bug::MakoIdleClosedUnlogged,
+    Bug::MakoIdleStreamLeftOut,
+    Bug::MakoOwnLogSuffices,
+    Bug::MakoPublishesOwnCut,
+    Bug::MakoReplayAboveClosed,
+    Bug::MakoDecisionDroppedEarly,
+    Bug::MakoCutByOwnLog,
+    Bug::MakoClosedToldTooHigh,
+];
+
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node
 /// runs yet. Exhaustive searches find them: `exhaustive.rs` in `protocols/src/minerva/` and
 /// `protocols/src/tiga/`.

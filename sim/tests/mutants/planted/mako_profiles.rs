@@ -6,7 +6,7 @@ use pangea_sim::{Report, Settings, run};
 use pangea_protocols::mako::Mako;
 
 use super::Profile;
-use crate::mako_drawn;
+use crate::{mako_divided, mako_drawn};
 
 impl Profile {
     /// The profiles that are tried first for a bug in Mako.
@@ -24,6 +24,33 @@ impl Profile {
             }
             _ => &[Self::Drawn],
         }
+    }
+
+    /// The profiles that are tried first for a bug in Mako over several shards.
+    pub(super) fn of_bug_in_mako_shards(bug: Bug) -> &'static [Self] {
+        match bug {
+            Bug::MakoDecisionDroppedEarly => &[Self::Flaps],
+            Bug::MakoDependencyIgnored
+            | Bug::MakoIdleClosedUnlogged
+            | Bug::MakoOwnLogSuffices
+            | Bug::MakoPublishesOwnCut
+            | Bug::MakoReplayAboveClosed
+            | Bug::MakoCutByOwnLog
+            | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
+            _ => &[Self::Calm],
+        }
+    }
+
+    /// Runs Mako over several shards with a planted bug, or without one.
+    pub(super) fn run_mako_shards(self, seed: u64, planted: Option<Bug>) -> Report {
+        let (settings, options) = match self {
+            Self::Calm => mako_divided::crowded(seed),
+            Self::Deposed => mako_divided::deposed(seed),
+            Self::Successive => mako_divided::several(seed),
+            Self::Flaps => mako_divided::flapping(seed),
+            _ => mako_divided::drawn(seed),
+        };
+        run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()
     }
 
     /// Runs Mako with a planted bug, or without one.

@@ -25,6 +25,13 @@ impl Transcribed for Mako {
             Decided::Closed { number, end } => {
                 format!("the log before epoch {number} ends at {}", name_of(*end))
             }
+            Decided::Leaders { number, leaders, .. } => {
+                format!("epoch {number} of {leaders:?}")
+            }
+            Decided::ShardClosed { number, shard, closed } => {
+                let closed = name_of(*closed);
+                format!("shard {shard} is closed up to {closed} for epoch {number}")
+            }
         })
     }
 
@@ -82,6 +89,19 @@ impl Transcribed for Mako {
             Message::FreshRequest { .. } => "FreshRequest".to_owned(),
             Message::FreshReply { version, .. } => format!("FreshReply {}", name_of(*version)),
             Message::Digests { digests } => format!("Digests of {}", digests.len()),
+            Message::Items { epoch, items } => {
+                format!("Items, epoch {epoch}, {} bytes", items.len())
+            }
+            Message::Ended { version, committed, .. } => match committed {
+                1 => format!("Ended, committed at {}", name_of(*version)),
+                _ => "Ended, aborted".to_owned(),
+            },
+            Message::Watermark { epoch, version } => {
+                format!("Watermark, epoch {epoch}, {}", name_of(*version))
+            }
+            Message::Config { closed, .. } => format!("Config, closed up to {}", name_of(*closed)),
+            Message::Ask { epoch, .. } => format!("Ask, epoch {epoch}"),
+            Message::Fates { epoch, .. } => format!("Fates, epoch {epoch}"),
         }
     }
 

@@ -1,0 +1,309 @@
+//! Several shards: transactions over the shards' leaders, certified without waiting for replication
+//! (§4.2), and told when everything on which they depend is replicated (§4.4).
+//!
+//! ```text
+//!  coordinator S0             S1 (written)      S2 (read only)     followers of S0, S1, S2
+//!    | Read -------------------> |                  |                  |
+//!    |   runs the program        |                  |                  |
+//!    | Prepare ----------------> | locks, draws     |                  |
+//!    | <------------- Prepared --|                  |                  |
+//!    | Validate v ---------------+----------------> | counter >= v     |
+//!    | <--------------------------------- Valid ----|                  |
+//!    | installs at v             |                  |                  |
+//!    | Install v --------------> | installs         |                  |
+//!    |== Append: each shard in its own log ==========================> |
+//!    | <----- watermarks of S1 and S2                                  |
+//!    | clock <= watermarks: the client is told
+//! ```
+//!
+//! | phase | paper | file | messages | known after |
+//! |---|---|---|---|---|
+//! | routing | §4.1 | `routing.rs` | Forward, Ended | the coordinator; the outcome |
+//! | local transactions | §4.2 | `slices.rs` | | results, and which ones have to wait |
+//! | coordination | §4.2 | `coordinator.rs` | Items | whether a transaction is certified |
+//! | certification | §4.2 | `participant.rs` | Items | whether its rows are current and locked |
+//! | watermarks | §4.4 | `watermarks.rs` | Watermark | what can be told and read |
+//! | replay | §4.4 | `replay.rs` | Append | rows |
+//! | configuration | §5.2 | `configuration.rs` | Config, Agreement | who leads each shard |
+//! | termination | §5.2 | `termination.rs` | Ask, Fates | how transactions have ended that hang |
+//! | cut | §5.2 | `cut.rs` | Config | which transactions of the epochs before are void |
+//!
+//! # Numbers
+//!
+//! A leader counts ([`super::versions`]). An entry of its log has the next number. A transaction
+//! over several shards draws a number on each written shard when its rows are locked there, and its
+//! version is the greatest of them, or greater: it is above everything that it has read. A
+//! validation raises the counter of a shard that is only read to the version. So versions increase
+//! along each conflict, also where a transaction overwrites what another one has read.
+//!
+//! # Configuration
+//!
+//! The voters of the first shard agree on epochs, each with a leader for every shard. When a leader
+//! has failed, all shards close their logs; the shards whose leaders stay lose nothing by it.
+
+mod configuration;
+mod coordinator;
+mod cut;
+mod items;
+mod participant;
+mod replay;
+mod routing;
+mod slices;
+mod termination;
+mod watermarks;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
+use pangea_core::partition::Partitions;
+use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::topology::{Group, Topology};
+
+use super::clocks::{Clock, Groups};
+use super::locks::LockTable;
+use super::log::{Entry, RunResult};
+use super::progress::PeerState;
+use super::state::Role;
+use super::versions::Epoch;
+use super::{Mako, Timer};
+use crate::request::Request;
+pub(super) use configuration::Config;
+use coordinator::{Coordinated, Decision};
+use items::Named;
+use participant::Pending;
+pub(super) use replay::Replay;
+
+/// The state of a node as one of several shards.
+pub(super) struct Shards {
+    /// The shard of this node.
+    pub own: ShardId,
+    pub partitions: Arc<Partitions>,
+    /// The replicas of each shard.
+    pub groups: Vec<Group>,
+    pub clocks: Groups,
+    pub config: Config,
+    /// The nodes of other shards.
+    pub others: BTreeMap<NodeId, Other>,
+    /// The epoch of each node, and up to which version its log is closed, as it has told.
+    pub closed_told: BTreeMap<NodeId, (Epoch, SnapshotVersion)>,
+    /// The watermark of each shard in this epoch, as far as this leader knows.
+    pub watermarks: Vec<SnapshotVersion>,
+    /// The last version that all shards have, as this follower's leader has told.
+    pub stable: SnapshotVersion,
+    pub replay: Replay,
+    /// The epoch whose leader of a shard was sent all transactions for it.
+    pub sent_to: BTreeMap<ShardId, Epoch>,
+    /// The greatest version that clients of this node were told.
+    pub told: SnapshotVersion,
+    /// Whether this leader has led the epoch before, too.
+    stays: bool,
+    /// Its transactions whose coordinators have not said how they ended.
+    hanging: BTreeMap<TxnId, Pending>,
+    /// When the timer of this component expires.
+    timer: Option<Timestamp>,
+}
+
+/// A node of another shard.
+#[derive(Debug, Default)]
+pub(super) struct Other {
+    pub is_up: bool,
+    pub heard_at: Timestamp,
+    pub told: PeerState,
+}
+
+/// The state of a leader that only several shards need.
+#[derive(Debug, Default)]
+pub(super) struct Coordination {
+    /// The last number that was counted.
+    pub counter: SnapshotVersion,
+    pub locks: LockTable,
+    /// The transactions that hold locks here, or have drawn a number.
+    pub pending: BTreeMap<TxnId, Pending>,
+    /// The transactions that this leader coordinates, until they are certified.
+    pub coordinated: BTreeMap<TxnId, Coordinated>,
+    /// Those that are certified, until everything about them is replicated.
+    pub decisions: BTreeMap<TxnId, Decision>,
+    /// When transactions try again.
+    pub resting: BTreeSet<(Timestamp, TxnId)>,
+    /// The versions of other shards on which the rows of a version depend.
+    pub clocks: BTreeMap<SnapshotVersion, Clock>,
+    /// Entries with outcomes that were not told.
+    pub waiting: VecDeque<Arc<Entry>>,
+    /// The outcomes that were told and are not published.
+    pub told: BTreeMap<TxnId, (SnapshotVersion, RunResult)>,
+    /// Transactions that wait for a locked row.
+    pub parked: BTreeMap<(TableId, Key), Vec<Request>>,
+    /// Items for other leaders.
+    out: BTreeMap<ShardId, Vec<Named>>,
+    /// The greatest version that a validation has raised the counter to.
+    raised: SnapshotVersion,
+    /// Up to this version the last entry has closed the log.
+    closed: SnapshotVersion,
+    /// When the log has to be closed for the sake of other shards.
+    closing_at: Option<Timestamp>,
+    /// The watermark that other leaders were told.
+    gossiped: SnapshotVersion,
+}
+
+impl Coordination {
+    /// The version up to which nothing more is written, if no more than this was counted.
+    fn closed_below(&self, version: SnapshotVersion) -> SnapshotVersion {
+        let draws = self.pending.values().map(|pending| pending.draw);
+        let least = draws.min().map_or(version, |draw| SnapshotVersion(draw.0 - 1));
+        version.min(least)
+    }
+}
+
+impl Coordination {
+    /// Asserts the invariants that hold between any two steps.
+    pub(super) fn invariants(&self) {
+        for (txn, pending) in &self.pending {
+            assert!(pending.draw <= self.counter, "a number was counted");
+            for write in &pending.writes {
+                let holder = self.locks.holder(write.table, &write.key);
+                assert_eq!(holder, Some(*txn), "a pending transaction has its locks");
+            }
+            assert!(self.closed < pending.draw, "the log is not closed above what is pending");
+        }
+        for (_, txn) in self.locks.all() {
+            assert!(self.pending.contains_key(&txn), "a lock has a pending transaction");
+        }
+        for (row, parked) in &self.parked {
+            assert!(!parked.is_empty(), "nobody is parked at {row:?}");
+            let holder = self.locks.holder(row.0, &row.1);
+            assert!(holder.is_some(), "whoever is parked waits for a lock");
+        }
+    }
+}
+
+impl Shards {
+    /// The state of a node of a divided cluster; `None` if there is one shard.
+    pub(super) fn of(topology: &Topology, me: NodeId) -> Option<Self> {
+        let partitions = Arc::new(topology.partitions.clone());
+        let shards = partitions.shards();
+        if shards == 1 {
+            return None;
+        }
+        let own = topology.nodes[me.index()].shard;
+        let is_other = |node: &NodeId| topology.nodes[node.index()].shard != own;
+        let others = topology.node_ids().filter(is_other).map(|node| (node, Other::default()));
+        Some(Self {
+            own,
+            groups: (0..shards).map(|shard| topology.group(ShardId(shard))).collect(),
+            clocks: Groups::new(shards, 0),
+            config: Config::default(),
+            others: others.collect(),
+            closed_told: BTreeMap::new(),
+            watermarks: vec![SnapshotVersion::ZERO; usize::from(shards)],
+            stable: SnapshotVersion::ZERO,
+            replay: Replay::default(),
+            sent_to: BTreeMap::new(),
+            told: SnapshotVersion::ZERO,
+            stays: false,
+            hanging: BTreeMap::new(),
+            timer: None,
+            partitions,
+        })
+    }
+
+    /// The numbers of all shards.
+    pub(super) fn ids(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.partitions.shards()).map(ShardId)
+    }
+
+    /// The shard of a node.
+    pub(super) fn shard_of(&self, node: NodeId) -> Option<ShardId> {
+        self.ids().find(|shard| self.groups[usize::from(shard.0)].member(node).is_some())
+    }
+
+    /// The node that leads a shard in the last epoch that is known here.
+    pub(super) fn leader_of(&self, shard: ShardId) -> Option<NodeId> {
+        let leader = self.config.leaders.get(usize::from(shard.0))?;
+        Some(self.groups[usize::from(shard.0)].node(*leader))
+    }
+
+    /// The leader of another shard, if it executes transactions in this epoch.
+    pub(super) fn leading(&self, shard: ShardId) -> Option<NodeId> {
+        let node = self.leader_of(shard)?;
+        let other = self.others.get(&node)?;
+        let told = &other.told;
+        let leads = told.flags.leads && told.leadership.number == self.config.number;
+        (leads && other.is_up).then_some(node)
+    }
+
+    /// The watermarks by the entries of clocks.
+    fn watermarks(&self) -> Vec<SnapshotVersion> {
+        self.clocks.watermarks(&self.watermarks)
+    }
+
+    /// The watermark of this shard.
+    fn own_watermark(&self) -> SnapshotVersion {
+        self.watermarks[usize::from(self.own.0)]
+    }
+}
+
+impl Mako {
+    /// The state of several shards, which the caller knows to be there.
+    fn shards(&mut self) -> &mut Shards {
+        self.state.shards.as_mut().expect("only called if tables are partitioned")
+    }
+
+    /// The state of a leader of one of several shards.
+    fn coordination(&mut self) -> Option<&mut Coordination> {
+        match &mut self.state.role {
+            Role::Leading(leading) => Some(&mut leading.over),
+            Role::Following | Role::Closing(_) => None,
+        }
+    }
+
+    /// Makes progress with transactions over several shards, after an input.
+    pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.shards.is_none() {
+            return;
+        }
+        self.try_again(cx);
+        self.close_for_others(cx);
+        self.close_batch(cx);
+        self.gossip(cx, false);
+        self.send_items(cx);
+        self.set_shards_timer(cx);
+        if let Role::Leading(leading) = &self.state.role
+            && !leading.queue.is_empty()
+        {
+            // A row was unlocked.
+            cx.resume();
+        }
+    }
+
+    /// A node of another shard is connected, or not any more.
+    pub(super) fn note_other(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, is_up: bool) {
+        let Some(shards) = &mut self.state.shards else { return };
+        let Some(other) = shards.others.get_mut(&node) else { return };
+        other.is_up = is_up;
+        if is_up {
+            self.forward_again(node);
+            self.send_progress(cx);
+        }
+    }
+
+    /// The timer of this component expires.
+    pub(super) fn on_shards_timeout(&mut self) {
+        if let Some(shards) = &mut self.state.shards {
+            shards.timer = None;
+        }
+    }
+
+    fn set_shards_timer(&mut self, cx: &mut Cx<'_, Self>) {
+        let Role::Leading(leading) = &self.state.role else { return };
+        let next_try = leading.over.resting.first().map(|(at, _)| *at);
+        let due = next_try.into_iter().chain(leading.over.closing_at).min();
+        let shards = self.shards();
+        let Some(due) = due.filter(|due| shards.timer.is_none_or(|at| *due < at)) else { return };
+        shards.timer = Some(due);
+        let delay = if due > cx.now.at { due.since(cx.now.at) } else { Span::ZERO };
+        cx.set_timer(Timer::Shards, delay.max(Span::from_us(1)));
+    }
+}

@@ -1,0 +1,480 @@
+//! Coordination: a leader runs a transaction over several shards, and asks the others whether its
+//! rows are current (§4.2).
+//!
+//! ```text
+//!   reading      runs the program, until all rows of other shards are known
+//!   preparing    each written shard has locked its rows and drawn a number
+//!   validating   each other read is current, on all shards with reads
+//!   certified    installed here, and sent to the other written shards
+//! ```
+//!
+//! The version is the greatest number that was drawn, or above all that was read. Reads of rows
+//! that the transaction writes as well are checked when these are locked, so most transactions need
+//! no validation on the shards where they write. A transaction always draws a number here, because
+//! its outcome is in this shard's log.
+//!
+//! If a row is locked or has changed, all shards forget the attempt, and the program runs again
+//! after a random time. An interactive transaction can't run again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pangea_core::exec::Change;
+use pangea_core::exec::reconnaissance::LookupKeys;
+use pangea_core::exec::spread::{self, FoundRows, Known, Part, Spread};
+use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
+use pangea_core::partition::ShardSet;
+use pangea_core::protocol::Cx;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Certified, Program, ReadSet};
+
+use super::super::Mako;
+use super::super::clocks::Clock;
+use super::super::log::RunResult;
+use super::super::state::{Role, State};
+use super::Coordination;
+use super::items::{Attempt, Item};
+use crate::request::Request;
+
+/// After this number of attempts a transaction is aborted with 40001.
+const TRIES_MAX: u32 = 64;
+
+/// The range of the random time between the first two attempts, in microseconds. Its end doubles
+/// with each attempt, up to the maximum.
+const REST_US: (u64, u64, u64) = (200, 1_000, 20_000);
+
+/// An attempt is given up after this time and some of the longest round trips.
+const PATIENCE: Span = Span::from_ms(100);
+
+/// The number of these round trips.
+const PATIENCE_ROUND_TRIPS: u64 = 4;
+
+/// A transaction that is not certified.
+#[derive(Debug)]
+pub(crate) struct Coordinated {
+    request: Request,
+    attempt: u64,
+    tries: u32,
+    /// When the attempt began.
+    since: Timestamp,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// It waits for its next attempt.
+    Resting,
+    Reading(Box<Reading>),
+    Certifying(Box<Certifying>),
+}
+
+#[derive(Debug, Default)]
+struct Reading {
+    known: Known,
+    requested: BTreeMap<ShardId, LookupKeys>,
+    met: SnapshotVersion,
+}
+
+#[derive(Debug)]
+struct Certifying {
+    result: RunResult,
+    /// The reads that are not checked, by shard.
+    reads: BTreeMap<ShardId, ReadSet>,
+    /// The other shards that were asked to lock rows.
+    written: ShardSet,
+    /// The shards on which it depends.
+    involved: ShardSet,
+    /// The shards that have not answered.
+    missing: BTreeSet<ShardId>,
+    /// The greatest counter that it has met.
+    met: SnapshotVersion,
+    /// The greatest number that was drawn.
+    drawn: SnapshotVersion,
+    /// The version, once all numbers are drawn.
+    version: Option<SnapshotVersion>,
+    clock: Clock,
+}
+
+/// A certified transaction, of which another shard may not know.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    attempt: u64,
+    version: SnapshotVersion,
+    clock: Clock,
+}
+
+impl Decision {
+    /// Its clock: when that is settled, every shard has its part.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+/// Takes the reads that are checked with the locks: those of rows that are written.
+fn with_locks(part: &mut Part) -> ReadSet {
+    let is_written = |read: &pangea_core::txn::PointRead| {
+        let is_it =
+            |write: &pangea_core::txn::Write| (write.table, &write.key) == (read.table, &read.key);
+        part.writes.iter().any(is_it)
+    };
+    let points = std::mem::take(&mut part.reads.points);
+    let (written, others) = points.into_iter().partition(is_written);
+    part.reads.points = others;
+    ReadSet { points: written, ..ReadSet::default() }
+}
+
+fn is_empty(reads: &ReadSet) -> bool {
+    reads.points.is_empty() && reads.ranges.is_empty()
+}
+
+impl Coordination {
+    fn coordinated(&mut self, attempt: Attempt) -> Option<&mut Coordinated> {
+        let found = self.coordinated.get_mut(&attempt.txn)?;
+        (found.attempt == attempt.number).then_some(found)
+    }
+}
+
+impl State {
+    fn own_shard(&self) -> ShardId {
+        self.shards.as_ref().map_or(ShardId(0), |shards| shards.own)
+    }
+}
+
+impl Mako {
+    /// Coordinates a transaction that may access rows of other shards.
+    pub(super) fn coordinate(&mut self, cx: &mut Cx<'_, Self>, request: Request) {
+        cx.mark("mako.coordinated");
+        let (txn, since) = (request.txn, cx.now.at);
+        let coordinated =
+            Coordinated { request, attempt: 0, tries: 0, since, phase: Phase::Resting };
+        let Some(over) = self.coordination() else { return };
+        over.coordinated.insert(txn, coordinated);
+        self.begin_attempt(cx, txn);
+    }
+
+    fn begin_attempt(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
+        let Some(over) = self.coordination() else { return };
+        let Some(found) = over.coordinated.get_mut(&txn) else { return };
+        found.attempt += 1;
+        found.tries += 1;
+        found.since = cx.now.at;
+        let attempt = Attempt { txn, number: found.attempt };
+        let program = found.request.program.clone();
+        match program {
+            Program::Call { .. } => {
+                found.phase = Phase::Reading(Box::default());
+                self.run_spread(cx, attempt);
+            }
+            Program::Certified(Certified { reads, writes, .. }) => {
+                let own = self.state.own_shard();
+                let shards = self.shards();
+                let parts = spread::divide(&shards.partitions, own, &reads, &writes);
+                self.begin_certification(cx, attempt, Ok(Vec::new()), parts, SnapshotVersion::ZERO);
+            }
+        }
+    }
+
+    /// Runs the program on the rows that are known.
+    fn run_spread(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
+        let Role::Leading(leading) = &mut self.state.role else { return };
+        let Some(shards) = &self.state.shards else { return };
+        let Some(found) = leading.over.coordinated(attempt) else { return };
+        let (Phase::Reading(reading), Program::Call { procedure, args }) =
+            (&mut found.phase, &found.request.program)
+        else {
+            return;
+        };
+        let place = (&*shards.partitions, shards.own);
+        let call = (*procedure, &args[..]);
+        match spread::run(&self.state.registry, call, cx.store, place, &reading.known) {
+            Spread::Wants(wants) => {
+                reading.requested.clone_from(&wants);
+                for (shard, keys) in wants {
+                    self.post(shard, attempt, Item::Read(keys));
+                }
+            }
+            Spread::Ran { result, reads, writes } => {
+                let parts = spread::divide(place.0, place.1, &reads, &writes);
+                let met = reading.met;
+                self.begin_certification(cx, attempt, result, parts, met);
+            }
+        }
+    }
+
+    pub(super) fn on_found(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        (rows, counter): (FoundRows, SnapshotVersion),
+    ) {
+        let Some(over) = self.coordination() else { return };
+        let Some(found) = over.coordinated(attempt) else { return };
+        let Phase::Reading(reading) = &mut found.phase else { return };
+        let Some(keys) = reading.requested.remove(&from) else { return };
+        reading.known.learn(from, &keys, rows);
+        reading.met = reading.met.max(counter);
+        if reading.requested.is_empty() {
+            self.run_spread(cx, attempt);
+        }
+    }
+
+    /// Asks the written shards to lock their rows.
+    fn begin_certification(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        attempt: Attempt,
+        result: RunResult,
+        mut parts: BTreeMap<ShardId, Part>,
+        met: SnapshotVersion,
+    ) {
+        let own = self.state.own_shard();
+        let Part { reads, writes } = {
+            let part = parts.entry(own).or_default();
+            let reads = with_locks(part);
+            Part { reads, writes: std::mem::take(&mut part.writes) }
+        };
+        let (draw, clock) = match self.prepare(cx, own, attempt, &reads, writes) {
+            Ok(prepared) => prepared,
+            Err(change) => return self.end_attempt(cx, attempt, change),
+        };
+        let involved: ShardSet = parts.keys().copied().collect();
+        let mut certifying = Certifying {
+            result,
+            reads: BTreeMap::new(),
+            written: ShardSet::default(),
+            involved,
+            missing: BTreeSet::new(),
+            met,
+            drawn: draw,
+            version: None,
+            clock,
+        };
+        for (shard, mut part) in parts {
+            if !part.writes.is_empty() {
+                let reads = with_locks(&mut part);
+                let writes = std::mem::take(&mut part.writes);
+                certifying.written = certifying.written.union(ShardSet::one(shard));
+                certifying.missing.insert(shard);
+                self.post(shard, attempt, Item::Prepare { reads, writes });
+            }
+            let is_unchecked = !is_empty(&part.reads);
+            let is_unchecked =
+                mutate!(MakoReadShardsUnvalidated: is_unchecked => is_unchecked && shard == own);
+            if is_unchecked {
+                certifying.reads.insert(shard, part.reads);
+            }
+        }
+        let is_prepared = certifying.missing.is_empty();
+        let Some(over) = self.coordination() else { return };
+        let Some(found) = over.coordinated(attempt) else { return };
+        found.phase = Phase::Certifying(Box::new(certifying));
+        if is_prepared {
+            self.begin_validation(cx, attempt);
+        }
+    }
+
+    fn certifying(&mut self, attempt: Attempt) -> Option<&mut Certifying> {
+        match &mut self.coordination()?.coordinated(attempt)?.phase {
+            Phase::Certifying(certifying) => Some(certifying),
+            Phase::Resting | Phase::Reading(_) => None,
+        }
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        (draw, clock): (SnapshotVersion, Clock),
+    ) {
+        let Some(certifying) = self.certifying(attempt) else { return };
+        if certifying.version.is_some() || !certifying.missing.remove(&from) {
+            return;
+        }
+        certifying.drawn = certifying.drawn.max(draw);
+        certifying.clock.merge(&clock);
+        if certifying.missing.is_empty() {
+            self.begin_validation(cx, attempt);
+        }
+    }
+
+    /// All numbers are drawn: the reads that are not checked are checked.
+    fn begin_validation(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
+        let own = self.state.own_shard();
+        let Some(certifying) = self.certifying(attempt) else { return };
+        let version = certifying.drawn.max(certifying.met.next());
+        certifying.version = Some(version);
+        let mut reads = std::mem::take(&mut certifying.reads);
+        let here = reads.remove(&own);
+        certifying.missing = reads.keys().copied().collect();
+        if let Some(here) = here {
+            match self.validate(cx, attempt.txn, version, &here) {
+                Ok(clock) => {
+                    let certifying = self.certifying(attempt).expect("it was found above");
+                    certifying.clock.merge(&clock);
+                }
+                Err(change) => return self.end_attempt(cx, attempt, change),
+            }
+        }
+        let is_valid = reads.is_empty();
+        for (shard, reads) in reads {
+            self.post(shard, attempt, Item::Validate { version, reads });
+        }
+        if is_valid {
+            self.decide(cx, attempt);
+        }
+    }
+
+    pub(super) fn on_valid(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        clock: &Clock,
+    ) {
+        let Some(certifying) = self.certifying(attempt) else { return };
+        if certifying.version.is_none() || !certifying.missing.remove(&from) {
+            return;
+        }
+        certifying.clock.merge(clock);
+        if certifying.missing.is_empty() {
+            self.decide(cx, attempt);
+        }
+    }
+
+    /// The transaction is certified: its writes are installed (§4.2, "Install").
+    fn decide(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
+        cx.mark("mako.certified");
+        let Some(over) = self.coordination() else { return };
+        let found = over.coordinated.remove(&attempt.txn).expect("it is being certified");
+        let Phase::Certifying(certifying) = found.phase else {
+            unreachable!("it is being certified")
+        };
+        let Certifying { result, written, involved, version, mut clock, .. } = *certifying;
+        let version = version.expect("all numbers are drawn");
+        let shards = self.shards();
+        // §4.4: the client is told when each involved shard has replicated everything up to here.
+        for shard in involved.iter() {
+            clock.raise(shards.clocks.slot_of(shard), version);
+        }
+        for shard in written.iter() {
+            let clock = clock.clone();
+            self.post(shard, attempt, Item::Install { version, clock });
+        }
+        let decision = Decision { attempt: attempt.number, version, clock: clock.clone() };
+        if let Some(over) = self.coordination().filter(|_| !written.is_empty()) {
+            over.decisions.insert(attempt.txn, decision);
+        }
+        self.install(cx, attempt, (version, clock), Some((result, written)));
+    }
+
+    /// A shard has refused an attempt.
+    pub(super) fn on_item_refused(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        attempt: Attempt,
+        change: Change,
+    ) {
+        if self.certifying(attempt).is_some() {
+            self.end_attempt(cx, attempt, change);
+        }
+    }
+
+    /// Ends an attempt: the transaction tries again, unless it can't.
+    fn end_attempt(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt, change: Change) {
+        cx.mark("mako.attempt_failed");
+        self.give_up_attempt(attempt);
+        let Some(over) = self.coordination() else { return };
+        let Some(found) = over.coordinated(attempt) else { return };
+        let is_final = matches!(found.request.program, Program::Certified(_));
+        if !is_final && found.tries < TRIES_MAX {
+            let (least, first, most) = REST_US;
+            let limit = (first << found.tries.min(16)).min(most);
+            let rest = Span::from_us(cx.rng.u64(least..limit));
+            over.resting.insert((cx.now.at + rest, attempt.txn));
+            return;
+        }
+        over.coordinated.remove(&attempt.txn);
+        self.refuse(cx, attempt.txn, change.into_abort());
+    }
+
+    /// Tells the other shards that an attempt has ended without effect.
+    fn give_up_attempt(&mut self, attempt: Attempt) {
+        let Some(over) = self.coordination() else { return };
+        let Some(found) = over.coordinated(attempt) else { return };
+        let phase = std::mem::replace(&mut found.phase, Phase::Resting);
+        if let Phase::Certifying(certifying) = phase {
+            for shard in certifying.written.iter() {
+                self.post(shard, attempt, Item::Forget);
+            }
+        }
+        self.forget(attempt);
+    }
+
+    /// Begins the attempts whose time has come.
+    pub(super) fn try_again(&mut self, cx: &mut Cx<'_, Self>) {
+        loop {
+            let Some(over) = self.coordination() else { return };
+            let Some((at, txn)) = over.resting.first().copied() else { return };
+            if at > cx.now.at {
+                return;
+            }
+            over.resting.remove(&(at, txn));
+            self.begin_attempt(cx, txn);
+        }
+    }
+
+    /// Gives up attempts of which messages may be lost, and asks how those of others have ended.
+    pub(in super::super) fn end_late_attempts(&mut self, cx: &mut Cx<'_, Self>) {
+        let round_trip = self.state.replica.topology.round_trip_max();
+        let patience = PATIENCE.us + PATIENCE_ROUND_TRIPS * round_trip.us;
+        let own = self.state.own_shard();
+        let Some(over) = self.coordination() else { return };
+        let is_late = |since: Timestamp| cx.now.at.since(since).us > patience;
+        let late = over
+            .coordinated
+            .iter()
+            .filter(|(_, found)| !matches!(found.phase, Phase::Resting) && is_late(found.since));
+        let late: Vec<Attempt> =
+            late.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt }).collect();
+        let hanging = over
+            .pending
+            .iter_mut()
+            .filter(|(_, pending)| pending.coordinator != own && is_late(pending.since));
+        let hanging: Vec<(ShardId, Attempt)> = hanging
+            .map(|(txn, pending)| {
+                pending.since = cx.now.at;
+                (pending.coordinator, Attempt { txn: *txn, number: pending.attempt })
+            })
+            .collect();
+        for attempt in late {
+            cx.mark("mako.attempt_late");
+            self.give_up_attempt(attempt);
+            let Some(over) = self.coordination() else { return };
+            if let Some(found) = over.coordinated(attempt) {
+                // It has not met a conflict.
+                found.tries -= 1;
+                over.resting.insert((cx.now.at, attempt.txn));
+            }
+        }
+        for (shard, attempt) in hanging {
+            self.post(shard, attempt, Item::Inquire);
+        }
+    }
+
+    /// A shard has not heard how an attempt has ended that this leader coordinates.
+    pub(super) fn on_inquire(&mut self, from: ShardId, attempt: Attempt) {
+        let Some(over) = self.coordination() else { return };
+        let is_undecided = over.coordinated(attempt).is_some();
+        let decision = over.decisions.get(&attempt.txn);
+        let answer = match decision.filter(|decision| decision.attempt == attempt.number) {
+            Some(Decision { version, clock, .. }) => {
+                Item::Install { version: *version, clock: clock.clone() }
+            }
+            None if is_undecided => return,
+            None => Item::Forget,
+        };
+        self.post(from, attempt, answer);
+    }
+}

@@ -1,0 +1,260 @@
+//! Certification on one shard (§4.2): locks, draws, validation and installation.
+//!
+//! ```text
+//!   prepare    all rows locked or none, reads of them current    draws a number
+//!   validate   reads current and not locked by others            counter at least the version
+//!   install    writes visible to later transactions              counter at least the version
+//!   forget     unlocked
+//! ```
+//!
+//! While a drawn number is pending, the shard does not close its log above it, so no watermark
+//! passes a transaction that is not installed here. A local transaction that touches a locked row
+//! waits until it is unlocked: it would have a later version than the one that holds the lock, and
+//! must see its write.
+
+use pangea_core::exec::Change;
+use pangea_core::exec::reconnaissance::LookupKeys;
+use pangea_core::exec::spread::{FoundRows, is_stale, touched};
+use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
+use pangea_core::partition::ShardSet;
+use pangea_core::protocol::Cx;
+use pangea_core::store::{RecordHeader, Version};
+use pangea_core::time::Timestamp;
+use pangea_core::txn::{ReadSet, Write};
+
+use super::super::Mako;
+use super::super::across::Kind;
+use super::super::clocks::Clock;
+use super::super::locks::Holder;
+use super::super::log::{Executed, RunResult};
+use super::super::state::{Role, State};
+use super::items::{Attempt, Item};
+
+/// A transaction that has drawn a number here.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub attempt: u64,
+    /// The shard whose leader coordinates it.
+    pub coordinator: ShardId,
+    pub draw: SnapshotVersion,
+    pub writes: Vec<Write>,
+    pub since: Timestamp,
+}
+
+impl From<Holder> for Change {
+    fn from(Holder { table, key, txn }: Holder) -> Self {
+        Self { table, key, winner: Some(txn) }
+    }
+}
+
+impl State {
+    /// The first of these reads of rows of this shard that another transaction has locked.
+    fn locked_by_another(&self, txn: TxnId, reads: &ReadSet) -> Option<Change> {
+        let Role::Leading(leading) = &self.role else { return None };
+        let locks = &leading.over.locks;
+        if locks.is_empty() {
+            return None;
+        }
+        mutate!(MakoLockedPassesValidate: () => return None);
+        let of_point = reads.points.iter().find_map(|read| {
+            let holder = locks.holder(read.table, &read.key).filter(|holder| *holder != txn)?;
+            Some(Change { table: read.table, key: read.key.clone(), winner: Some(holder) })
+        });
+        let of_range = |read: &pangea_core::txn::RangeRead| {
+            locks.holder_within(read.table, &read.range, Some(txn)).map(Change::from)
+        };
+        of_point.or_else(|| reads.ranges.iter().find_map(of_range))
+    }
+
+    /// The versions on which a transaction depends that has made these reads here, and the greatest
+    /// version of them.
+    fn clock_of(&self, cx: &Cx<'_, Mako>, reads: &ReadSet) -> (Clock, SnapshotVersion) {
+        let (mut clock, mut newest) = (Clock::default(), SnapshotVersion::ZERO);
+        let (Role::Leading(leading), Some(shards)) = (&self.role, &self.shards) else {
+            return (clock, newest);
+        };
+        let (own, watermark) = (shards.clocks.slot_of(shards.own), shards.own_watermark());
+        touched(reads, cx.store, &mut |version| {
+            newest = newest.max(version);
+            if version > watermark {
+                clock.raise(own, version);
+            }
+            if let Some(of_version) = leading.over.clocks.get(&version) {
+                clock.merge(of_version);
+            }
+        });
+        (clock, newest)
+    }
+}
+
+impl Mako {
+    /// A coordinator asks for rows. Those that a transaction has locked may change, which the
+    /// validation finds.
+    pub(super) fn on_read(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        keys: &LookupKeys,
+    ) {
+        let rows = FoundRows::look(keys, cx.store);
+        let Some(over) = self.coordination() else { return };
+        let counter = over.counter;
+        self.post(from, attempt, Item::Found { rows, counter });
+    }
+
+    pub(super) fn on_prepare(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        (reads, writes): (ReadSet, Vec<Write>),
+    ) {
+        let answer = match self.prepare(cx, from, attempt, &reads, writes) {
+            Ok((draw, clock)) => Item::Prepared { draw, clock },
+            Err(change) => Item::Refused(change),
+        };
+        self.post(from, attempt, answer);
+    }
+
+    /// Locks the rows of a transaction, if the reads of them are current, and draws a number.
+    ///
+    /// # Errors
+    /// A row that is locked or has changed.
+    pub(super) fn prepare(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        coordinator: ShardId,
+        attempt: Attempt,
+        reads: &ReadSet,
+        writes: Vec<Write>,
+    ) -> Result<(SnapshotVersion, Clock), Change> {
+        let Attempt { txn, number } = attempt;
+        // An earlier attempt may have been given up while the nodes were not connected.
+        self.forget_before(txn, number);
+        let Some(over) = self.coordination() else {
+            unreachable!("only a leader certifies transactions")
+        };
+        over.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)))?;
+        if let Some(change) = is_stale(reads, cx.store) {
+            let over = self.coordination().expect("it leads");
+            over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+            return Err(change);
+        }
+        let (clock, _) = self.state.clock_of(cx, reads);
+        let over = self.coordination().expect("it leads");
+        over.counter = over.counter.next();
+        let draw = over.counter;
+        let (attempt, since) = (number, cx.now.at);
+        over.pending.insert(txn, Pending { attempt, coordinator, draw, writes, since });
+        Ok((draw, clock))
+    }
+
+    pub(super) fn on_validate(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        (version, reads): (SnapshotVersion, &ReadSet),
+    ) {
+        let answer = match self.validate(cx, attempt.txn, version, reads) {
+            Ok(clock) => Item::Valid(clock),
+            Err(change) => Item::Refused(change),
+        };
+        self.post(from, attempt, answer);
+    }
+
+    /// Checks reads of rows of this shard, and counts on from the version of their transaction:
+    /// whoever overwrites them has a later one.
+    ///
+    /// # Errors
+    /// A row that is locked or has changed.
+    pub(super) fn validate(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        txn: TxnId,
+        version: SnapshotVersion,
+        reads: &ReadSet,
+    ) -> Result<Clock, Change> {
+        let locked = self.state.locked_by_another(txn, reads);
+        if let Some(change) = locked.or_else(|| is_stale(reads, cx.store)) {
+            return Err(change);
+        }
+        let (clock, newest) = self.state.clock_of(cx, reads);
+        if newest >= version {
+            // A row was inserted and deleted again.
+            let row = reads.points.first().map(|read| (read.table, read.key.clone()));
+            let row = row.or_else(|| {
+                let read = reads.ranges.first()?;
+                Some((read.table, (&read.range.start[..]).into()))
+            });
+            let (table, key) = row.expect("a version was read");
+            return Err(Change { table, key, winner: None });
+        }
+        let over = self.coordination().expect("only a leader certifies transactions");
+        over.counter = over.counter.max(version);
+        over.raised = over.raised.max(version);
+        Ok(clock)
+    }
+
+    /// Makes the writes of a certified transaction visible to later ones. `own` is its outcome, if
+    /// it was coordinated here.
+    pub(super) fn install(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        Attempt { txn, number }: Attempt,
+        (version, clock): (SnapshotVersion, Clock),
+        own: Option<(RunResult, ShardSet)>,
+    ) {
+        let Some(over) = self.coordination() else { return };
+        let is_it = over.pending.get(&txn).is_some_and(|pending| pending.attempt == number);
+        if !is_it {
+            // It was installed already: the coordinator has repeated that.
+            return cx.mark("mako.installed_again");
+        }
+        let Pending { writes, .. } = over.pending.remove(&txn).expect("it was found just now");
+        over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+        mutate!(MakoInstallDoesNotRaise: over.counter = over.counter.max(version) => ());
+        let header = RecordHeader::new(txn);
+        for Write { table, key, value } in &writes {
+            let row = Version { version, header, value: value.clone() };
+            cx.store.apply(*table, key.clone(), row);
+        }
+        self.wake(&writes);
+        let kind = if own.is_some() { Kind::Own } else { Kind::Piece };
+        let (outcome, written) = own.unwrap_or_else(|| (Ok(Vec::new()), ShardSet::default()));
+        let txns = vec![Executed { txn, outcome }];
+        let writes = writes.into_iter().map(|write| (0, write)).collect();
+        self.log_entry((Some(version), clock, kind, written), txns, writes);
+    }
+
+    /// Ends an attempt without effect.
+    pub(super) fn forget(&mut self, Attempt { txn, number }: Attempt) {
+        self.forget_before(txn, number + 1);
+    }
+
+    fn forget_before(&mut self, txn: TxnId, number: u64) {
+        let Some(over) = self.coordination() else { return };
+        if over.pending.get(&txn).is_none_or(|pending| pending.attempt >= number) {
+            return;
+        }
+        let Pending { writes, .. } = over.pending.remove(&txn).expect("it was found just now");
+        over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+        self.wake(&writes);
+    }
+
+    /// Runs the local transactions again that have waited for one of these rows.
+    fn wake(&mut self, writes: &[Write]) {
+        let Role::Leading(leading) = &mut self.state.role else { return };
+        for write in writes {
+            let row = (write.table, write.key.clone());
+            let parked = leading.over.parked.remove(&row).unwrap_or_default();
+            mutate!(MakoParkedForgotten: () => continue);
+            for request in parked {
+                leading.queue_bytes += request.size_hint() as u64;
+                leading.queue.push_back(request);
+            }
+        }
+    }
+}
