@@ -111,6 +111,12 @@ impl Stream {
         self.ahead.is_empty() && self.open.is_none()
     }
 
+    /// Returns whether the rows are those of a query. All others are of a statement that may have
+    /// committed: its client has to be told.
+    fn is_of_query(&self) -> bool {
+        self.tag.is_none()
+    }
+
     /// Returns whether the stream reads the snapshot of the open transaction.
     pub(super) fn is_of_transaction(&mut self) -> bool {
         self.open_mut().is_some_and(|open| matches!(open.on, On::Transaction(_)))
@@ -305,7 +311,9 @@ impl Session {
         stream: &mut Stream,
         most: usize,
     ) -> Result<Vec<Vec<Datum>>, SqlError> {
-        self.check_interruption()?;
+        if stream.is_of_query() {
+            self.check_interruption()?;
+        }
         let mut rows = stream.take_ahead(most);
         while rows.is_empty() && stream.open.is_some() {
             rows = self.find(stream, most)?;

@@ -3,6 +3,7 @@
 mod certified;
 mod deltas;
 mod depth;
+mod interrupted;
 mod isolation;
 mod levels;
 mod online;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Nemesis;
 use crate::failure::Failure;
+use crate::protocol::{NAMES, words_of};
 
 /// The time limit for the peers to find a flipped bit. A row that a blind write or a deletion
 /// replaces first is never found, so another one is flipped as often as there is time.
@@ -62,5 +63,6 @@ impl Nemesis<'_> {
 /// Whether a message says which version, in the protocol's words, and which tables differ.
 fn is_clear(message: &str) -> bool {
     let has = |word: &str| message.contains(word);
-    (has(" epoch ") || has(" cell ")) && has("table") && has("differ")
+    let mut versions = NAMES.iter().map(|name| format!(" {} ", words_of(name).epoch));
+    versions.any(|version| has(&version)) && has("table") && has("differ")
 }
