@@ -44,8 +44,8 @@ impl Mako {
             let agreement = self.state.epochs.driver.agreement_mut();
             // The last ones say who leads.
             // With several shards, an epoch has as many decisions, and one.
-            let of_epoch = |shards: &Box<Shards>| shards.groups.len() as u64 + 1;
-            let kept = DECISIONS_KEPT * self.state.shards.as_ref().map_or(1, of_epoch);
+            let of_epoch = |shards: &Shards| shards.groups.len() as u64 + 1;
+            let kept = DECISIONS_KEPT * self.state.shards.as_deref().map_or(1, of_epoch);
             agreement.trim(taken.unwrap_or(0).saturating_sub(kept));
         }
     }

@@ -78,8 +78,8 @@ fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>, DecodeError> {
 impl State {
     /// Whether this leader has led the last epoch that has begun, without an end.
     fn stays(&self) -> bool {
-        let stays = |shards: &Box<Shards>| shards.stays && shards.config.begun == self.log.epoch;
-        self.shards.as_ref().is_some_and(stays)
+        let stays = |shards: &Shards| shards.stays && shards.config.begun == self.log.epoch;
+        self.shards.as_deref().is_some_and(stays)
     }
 
     /// How a transaction ended that this shard has coordinated, for a shard that has a part in it.
