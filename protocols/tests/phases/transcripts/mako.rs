@@ -182,7 +182,9 @@ fn nonsense_of_a_peer_is_refused_and_the_replica_continues() {
     let follower = (leader + 1) % 3;
     let garbage = || bytes::Bytes::from_static(b"\x01\x01\xff\xff");
     let (after, committed) = (Default::default(), Default::default());
-    let append = Message::Append { epoch, end: after, after, committed, entries: garbage() };
+    let entries = garbage();
+    let append =
+        Message::Append { epoch, end: after, after, committed, stable: committed, entries };
     let messages = [
         (
             leader,
