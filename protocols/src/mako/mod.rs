@@ -20,6 +20,9 @@
 //! |---|---|---|---|---|
 //! | forwarding | §4.1 | `forwarding.rs` | Forward, Refused | that the leader has a transaction |
 //! | outcomes | | `outcomes.rs` | | which transactions were executed |
+//! | several shards | §4.2, §4.4, §5.2 | `shards.rs`, `across.rs` | Items, Watermark, Config, Ask, Fates, Ended | the outcome on all shards |
+//! | locks | §4.2 | `locks.rs` | Items | that nobody else writes a row |
+//! | clocks | §4.2, §6.1 | `clocks.rs` | Items | which logs an outcome rests on |
 //! | execution | §4.2 | `execution.rs` | | the result, if the leader stays |
 //! | versions | §4.2 | `versions.rs` | | the place in the serial order |
 //! | streams | §4.3 | `streams.rs`, `log.rs` | Append, Ack | who has which part of the log |

@@ -268,7 +268,7 @@ impl Mako {
         self.close_for_others(cx);
         self.close_batch(cx);
         self.gossip(cx, false);
-        self.send_items(cx);
+        self.flush_items(cx);
         self.set_shards_timer(cx);
         if let Role::Leading(leading) = &self.state.role
             && !leading.queue.is_empty()

@@ -66,8 +66,8 @@ impl Commit {
         (self.executed, self.published, self.floor) = (version, version, floor);
     }
 
-    /// Passes the entries that are published. With several shards an entry that is not committed yet
-    /// may be void, and have an earlier version than what is published.
+    /// Passes the entries that are published. With several shards an entry that is not committed
+    /// yet may be void, and have an earlier version than what is published.
     pub(super) fn advance_floor(&mut self, log: &Log) {
         let (published, committed) = (self.published, self.committed);
         let is_over = |it: &&Logged| it.entry.at() <= published && it.version() <= committed;

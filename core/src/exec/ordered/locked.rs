@@ -213,21 +213,29 @@ impl Runner<'_> {
                 Attempt::Ended { outcome, writes: self.keep(written) }
             }
             Program::Certified(certified) => {
-                if self.guard.is_some_and(|guard| {
-                    !may_certify(guard, place, certified, self.store, self.version)
-                }) {
+                let may_run =
+                    |guard| may_certify(guard, place, certified, self.store, self.version);
+                if !self.guard.is_none_or(may_run) {
                     return Attempt::PutOff;
                 }
-                if let Some(change) = self.changed(certified, remote_inputs) {
-                    return Attempt::Ended {
-                        outcome: Err(change.into_abort()),
-                        writes: Vec::new(),
-                    };
-                }
-                self.apply(certified, header, remote_inputs, &mut scratch.written);
-                Attempt::Ended { outcome: Ok(Vec::new()), writes: self.keep(&mut scratch.written) }
+                self.certify(certified, header, remote_inputs, &mut scratch.written)
             }
         }
+    }
+
+    /// Runs a job that is a certified transaction.
+    fn certify(
+        &self,
+        certified: &Certified,
+        header: RecordHeader,
+        remote_inputs: Option<&RemoteInputs<'_>>,
+        written: &mut Written,
+    ) -> Attempt {
+        if let Some(change) = self.changed(certified, remote_inputs) {
+            return Attempt::Ended { outcome: Err(change.into_abort()), writes: Vec::new() };
+        }
+        self.apply(certified, header, remote_inputs, written);
+        Attempt::Ended { outcome: Ok(Vec::new()), writes: self.keep(written) }
     }
 
     /// Ends a job and returns its writes to this shard's rows, if the caller requested them.

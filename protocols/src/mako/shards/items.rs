@@ -182,7 +182,7 @@ impl Mako {
 
     /// Sends the items of this step. Those for a leader that does not execute transactions yet
     /// wait.
-    pub(super) fn send_items(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn flush_items(&mut self, cx: &mut Cx<'_, Self>) {
         let Role::Leading(leading) = &mut self.state.role else { return };
         let Some(shards) = &self.state.shards else { return };
         let ready: Vec<(ShardId, NodeId)> = leading
