@@ -162,13 +162,9 @@ impl Runner<'_> {
         match job.program {
             Program::Call { procedure, args } => {
                 let Scratch { written, elsewhere, .. } = scratch;
-                assert!(
-                    written.is_empty(),
-                    "the writes of the last job were published or rolled back"
-                );
+                assert!(written.is_empty(), "the last job's writes were published or rolled back");
                 elsewhere.clear();
                 let remote_rows = remote_inputs.map(|remote_inputs| remote_inputs.remote_rows);
-                let has_left = false;
                 let mut locked = Locked {
                     runner: self,
                     place,
@@ -176,7 +172,7 @@ impl Runner<'_> {
                     header,
                     footprint,
                     remote_rows,
-                    has_left,
+                    has_left: false,
                     written,
                     elsewhere,
                     writes_now: false,
