@@ -76,6 +76,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether a region may lack replicas of some shards.
     const PARTIAL: bool = false;
 
+    /// Whether a shard can have learners, which may lead it: see [`Topology::is_learner`].
+    const LEARNERS: bool = false;
+
     /// Whether nodes can have caches: see [`Topology::caches`].
     const CACHES: bool = false;
 

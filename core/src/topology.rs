@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{NodeId, RegionId, ShardId};
 use crate::partition::Partitions;
 use crate::time::Span;
-pub use replicas::Replicas;
+pub use replicas::{Replicas, learner_places};
 
 /// The cluster as configured. The same on every node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,16 +168,17 @@ impl Topology {
         &self.regions[usize::from(self.place_of(node).region.0)]
     }
 
-    /// The name of a node's location in reports: its region, and its shard if tables are
-    /// partitioned.
+    /// The name of a node's location in reports: its region, its shard if tables are partitioned,
+    /// and whether it is a learner.
     pub fn place_name(&self, node: NodeId) -> String {
         let region = self.region_name(node);
         if self.home_of(node).is_some() {
             return format!("{region}.cache");
         }
+        let learner = if self.is_learner(node) { ".learner" } else { "" };
         match self.partitions.shards() {
-            1 => region.to_owned(),
-            _ => format!("{region}.{}", self.nodes[node.index()].shard.0),
+            1 => format!("{region}{learner}"),
+            _ => format!("{region}.{}{learner}", self.nodes[node.index()].shard.0),
         }
     }
 

@@ -103,6 +103,17 @@ impl WithProtocol for SupportsPartial {
     }
 }
 
+/// Whether shards of a protocol can have learners.
+pub struct SupportsLearners;
+
+impl WithProtocol for SupportsLearners {
+    type Output = bool;
+
+    fn run<P: Protocol>(self) -> bool {
+        P::LEARNERS
+    }
+}
+
 /// Whether nodes of a protocol can have caches.
 pub struct SupportsCaches;
 
@@ -130,6 +141,11 @@ pub fn placed_names() -> String {
     let is_partitioned = |name: &str| with_protocol(name, SupportsPartitions).unwrap_or(false);
     let is_partial = |name: &str| with_protocol(name, SupportsPartial).unwrap_or(false);
     names_of(|name| is_partitioned(name) && is_partial(name))
+}
+
+/// Returns the names of the protocols with which shards may have learners, for texts.
+pub fn learner_names() -> String {
+    names_of(|name| with_protocol(name, SupportsLearners).unwrap_or(false))
 }
 
 fn names_of(is_one: impl Fn(&str) -> bool) -> String {

@@ -27,8 +27,8 @@ use pangea_sweep::plan_error::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, options_table,
-    partial_names, simulator_of, with_protocol,
+    CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, learner_names,
+    options_table, partial_names, simulator_of, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
@@ -42,12 +42,13 @@ const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file, and that a swarm draws. The isolation level is
 /// another one, which a swarm may be given.
-const IN_SCENARIOS: [&str; 17] = [
+const IN_SCENARIOS: [&str; 18] = [
     "workload",
     "nodes",
     "partitions",
     "replicas_in",
     "non_voting",
+    "learners",
     "caches",
     "clients",
     "ms",
@@ -66,7 +67,7 @@ const IN_SCENARIOS: [&str; 17] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that do not apply to predictions.
-const NOT_PREDICTED: [&str; 23] = [
+const NOT_PREDICTED: [&str; 24] = [
     "seeds",
     "minutes",
     "swarm",
@@ -78,6 +79,7 @@ const NOT_PREDICTED: [&str; 23] = [
     "nodes",
     "replicas_in",
     "non_voting",
+    "learners",
     "ms",
     "lists",
     "accounts",
@@ -179,6 +181,13 @@ pub struct Arguments {
     ))]
     #[arg(long, value_name = "N", default_value_t = Settings::default().non_voting)]
     non_voting: usize,
+    /// Give each shard a learner
+    #[arg(help = format!(
+        "Give each shard a learner beside its first replica; requires --protocol {}",
+        learner_names()
+    ))]
+    #[arg(long)]
+    learners: bool,
     /// Number of caches of each node; requires a protocol that has them
     #[arg(long, value_name = "N", default_value_t = Settings::default().caches)]
     caches: usize,
@@ -286,6 +295,7 @@ impl Arguments {
             shards: self.partitions,
             replicas: replicas.transpose()?,
             non_voting: self.non_voting,
+            learners: self.learners,
             caches: self.caches,
             workload: self.workload.clone(),
             clients_per_node: self.clients,

@@ -50,6 +50,7 @@ struct Given {
     partitions: Option<u16>,
     replicas_in: Option<String>,
     non_voting: Option<usize>,
+    learners: Option<bool>,
     caches: Option<usize>,
     clients: Option<usize>,
     ms: Option<u64>,
@@ -91,6 +92,7 @@ impl Scenario {
             partitions: Some(settings.shards).filter(|shards| *shards > 1),
             replicas_in: settings.replicas.as_ref().map(|it| it.text(&settings.topology().regions)),
             non_voting: Some(settings.non_voting).filter(|count| *count > 0),
+            learners: Some(settings.learners).filter(|learners| *learners),
             caches: Some(settings.caches).filter(|caches| *caches > 0),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
@@ -239,7 +241,8 @@ impl Scenario {
             let why = format!("non_voting = {non_voting}: at most {NODES_MAX} regions");
             return Err(self.wrong("non_voting", why));
         }
-        Ok(Settings { nodes, shards, replicas, non_voting, ..settings })
+        let learners = self.given.learners.unwrap_or(settings.learners);
+        Ok(Settings { nodes, shards, replicas, non_voting, learners, ..settings })
     }
 
     fn replicas(&self, text: &str, nodes: usize, shards: u16) -> Result<Replicas, String> {

@@ -51,6 +51,8 @@ pub struct Settings {
     pub replicas: Option<Replicas>,
     /// The number of further regions that each have one non-voting replica, of the shards in turn.
     pub non_voting: usize,
+    /// Whether each shard has a learner beside its first replica.
+    pub learners: bool,
     /// The number of caches of each node.
     pub caches: usize,
     /// The workload: one of `pangea_core::workload::NAMES`.
@@ -149,6 +151,7 @@ impl Default for Settings {
             shards: 1,
             replicas: None,
             non_voting: 0,
+            learners: false,
             caches: 0,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
@@ -264,7 +267,8 @@ impl Settings {
             Some(replicas) => replicas.places(self.nodes).len(),
             None => self.nodes * usize::from(self.shards),
         };
-        voting + self.non_voting
+        let learners = if self.learners { usize::from(self.shards) } else { 0 };
+        voting + self.non_voting + learners
     }
 
     /// The total number of regions.
@@ -284,7 +288,7 @@ impl Settings {
         };
         let topology = match &self.replicas {
             Some(replicas) => topology.placed(partitions, replicas)?,
-            None if self.shards > 1 || self.non_voting > 0 => {
+            None if self.shards > 1 || self.non_voting > 0 || self.learners => {
                 topology.placed(partitions, &everywhere()?)?
             }
             None => topology,
@@ -294,7 +298,8 @@ impl Settings {
             shard: ShardId((number % usize::from(self.shards)) as u16),
         };
         let places: Vec<NodePlace> = (0..self.non_voting).map(place).collect();
-        Ok(topology.with_non_voting(&places))
+        let topology = topology.with_non_voting(&places);
+        Ok(if self.learners { topology.with_learners() } else { topology })
     }
 
     /// The cluster's topology with each node in its own region; the world draws the delays.
@@ -356,6 +361,9 @@ impl Settings {
         }
         if self.non_voting > 0 {
             write!(f, " --non-voting {}", self.non_voting)?;
+        }
+        if self.learners {
+            f.write_str(" --learners")?;
         }
         if let Some(replicas) = &self.replicas {
             write!(f, " --replicas-in {}", replicas.text(&self.topology().regions))?;

@@ -122,9 +122,10 @@ impl<P: Protocol> Search<'_, '_, P> {
     /// Reduces every other setting as far as possible. Nodes come first because a failure takes
     /// longer to appear with fewer nodes, and a shortened run has no time to spare.
     fn lessen(&mut self) {
-        let steps: [fn(&Settings) -> Settings; 9] = [
+        let steps: [fn(&Settings) -> Settings; 10] = [
             |s| Settings { replicas: None, ..s.clone() },
             |s| Settings { non_voting: s.non_voting.saturating_sub(1), ..s.clone() },
+            |s| Settings { learners: false, ..s.clone() },
             |s| match s.replicas {
                 // They name regions.
                 Some(_) => s.clone(),

@@ -75,6 +75,18 @@ impl Replicas {
     }
 }
 
+/// The places of a learner for each shard, beside the first of these replicas.
+pub fn learner_places(voters: &[NodePlace]) -> Vec<NodePlace> {
+    let mut first: Vec<NodePlace> = Vec::new();
+    for place in voters {
+        if first.iter().all(|it| it.shard != place.shard) {
+            first.push(*place);
+        }
+    }
+    first.sort_by_key(|place| place.shard);
+    first
+}
+
 impl Topology {
     /// The same regions with partitioned tables, and with these replicas only.
     ///
@@ -101,6 +113,13 @@ impl Topology {
         self
     }
 
+    /// The same cluster with a learner for each shard, beside its first replica.
+    #[must_use]
+    pub fn with_learners(self) -> Self {
+        let places = learner_places(&self.nodes[..self.voter_count()]);
+        self.with_non_voting(&places)
+    }
+
     /// The number of nodes that vote.
     pub fn voter_count(&self) -> usize {
         self.nodes.len() - usize::from(self.non_voting)
@@ -109,6 +128,13 @@ impl Topology {
     /// Whether a node votes.
     pub fn votes(&self, node: NodeId) -> bool {
         node.index() < self.voter_count()
+    }
+
+    /// Whether a node is a learner: a non-voting replica in a region that has a voting one of the
+    /// same shard, too (Mako §6.3).
+    pub fn is_learner(&self, node: NodeId) -> bool {
+        let place = self.nodes.get(node.index()).filter(|_| !self.votes(node));
+        place.is_some_and(|place| self.voter_at(place.region, place.shard).is_some())
     }
 
     /// The nodes that vote, in order.
@@ -139,6 +165,21 @@ impl Topology {
     pub fn is_whole(&self, region: RegionId) -> bool {
         let mut shards = (0..self.partitions.shards()).map(ShardId);
         shards.all(|shard| self.voter_at(region, shard).is_some())
+    }
+
+    /// Checks that no replica is a learner, unless the protocol of this name has learners.
+    ///
+    /// # Errors
+    /// The learner.
+    pub fn check_learners(&self, protocol: &str, has_learners: bool) -> Result<(), String> {
+        match self.node_ids().find(|node| self.is_learner(*node)) {
+            Some(learner) if !has_learners => Err(format!(
+                "[[nodes]]: id = {} has `votes = false` in a region that has a voting \
+                 replica of its shard; protocol {protocol:?} has no learners",
+                learner.0
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that each shard has a voting replica;
@@ -216,6 +257,29 @@ mod tests {
         let none = Topology { non_voting: 5, ..t.voters() };
         let why = "[[nodes]]: no node with shard = 1 has a vote".to_owned();
         assert_eq!(none.check_replicas("some", true), Err(why));
+    }
+
+    #[test]
+    fn learners_are_beside_the_first_replicas_of_their_shards() {
+        let whole = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
+        let t = whole.clone().with_learners();
+        let names: Vec<String> = t.node_ids().map(|node| t.place_name(node)).collect();
+        assert_eq!(names, ["a", "b", "c", "a.learner"]);
+        assert_eq!(
+            (t.voter_count(), t.is_learner(NodeId(3)), t.is_learner(NodeId(0))),
+            (3, true, false)
+        );
+        let replicas = Replicas::parse("b,c/a,b", &regions()).unwrap();
+        let t = whole.placed(Partitions::new(2, Rule::Everywhere), &replicas).unwrap();
+        let t = t.with_learners();
+        let names: Vec<String> = t.node_ids().map(|node| t.place_name(node)).collect();
+        assert_eq!(names, ["a.1", "b.0", "b.1", "c.0", "b.0.learner", "a.1.learner"]);
+        let group = t.group(ShardId(1)).topology;
+        assert_eq!((group.node_count(), group.is_learner(NodeId(2))), (3, true));
+        assert_eq!(t.check_learners("some", true), Ok(()));
+        let why = "[[nodes]]: id = 4 has `votes = false` in a region that has a voting replica of \
+                   its shard; protocol \"other\" has no learners";
+        assert_eq!(t.check_learners("other", false), Err(why.to_owned()));
     }
 
     #[test]

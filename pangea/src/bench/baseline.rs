@@ -197,8 +197,10 @@ async fn measure(
     let runtimes = theirs.environment.runtimes(regions);
     let access_point = |region| AccessPoint::Baseline(theirs.baseline.access(&workload, region));
     let access_points = (0..regions).map(access_point).collect();
-    let connections = load_generator::sessions(access_points, &runtimes, arguments.clients).await?;
-    let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments));
+    let (homes, clients) = (arguments.homes(theirs.plan)?, arguments.clients);
+    let connections =
+        load_generator::sessions(access_points, &runtimes, clients, homes.as_deref()).await?;
+    let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments, homes));
     let faults = faults::check(&arguments.faults, theirs.plan, arguments.secs)?;
     let probe = UsageProbe::of_baseline(theirs.environment, theirs.baseline);
     let (runs, commits) = measure_all(arguments, drive, &faults, theirs, &probe).await?;

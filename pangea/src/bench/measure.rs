@@ -96,6 +96,7 @@ pub(super) async fn ours(
     let of_regions = environment.runtimes(plan.regions.len());
     let runtime = |node| of_regions[plan.region_of(node)].clone();
     let runtimes: Vec<Handle> = (0..clients.len()).map(runtime).collect();
+    let homes = arguments.homes(plan)?;
     let connections = match arguments.via {
         Via::Native => native(environment, &runtimes, cluster, &clients).await?,
         Via::Postgres => {
@@ -105,11 +106,14 @@ pub(super) async fn ours(
                 let region = member.name().to_owned();
                 AccessPoint::Postgres { config, region, procedures: workload.procedures() }
             });
-            load_generator::sessions(access_points.collect(), &runtimes, arguments.clients).await?
+            {
+                let (all, clients) = (access_points.collect(), arguments.clients);
+                load_generator::sessions(all, &runtimes, clients, homes.as_deref()).await?
+            }
         }
         Via::Process => unreachable!("nodes in this process are measured by `process`"),
     };
-    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
+    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments, homes));
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let probe = UsageProbe::of_nodes(environment, cluster.process_handles(), &clients);
     let mut ours = PangeaTarget {
@@ -126,10 +130,14 @@ pub(super) async fn ours(
     Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// Returns the settings of the load generator.
-pub(super) fn drive_settings(arguments: &Arguments) -> load_generator::Settings {
+/// Returns the settings of the load generator. `homes` are the nodes that have clients, if not all
+/// have.
+pub(super) fn drive_settings(
+    arguments: &Arguments,
+    homes: Option<Vec<usize>>,
+) -> load_generator::Settings {
     let (clients, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
-    load_generator::Settings { clients, seed, pace }
+    load_generator::Settings { clients, homes, seed, pace }
 }
 
 /// Opens a native connection for the clients of each node. In a lab, the connection is created in

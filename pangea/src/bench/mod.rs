@@ -52,7 +52,7 @@ use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durabili
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
 use crate::protocol::{
-    AtLevel, Setting, options_table, partial_names, partitioned_names, with_protocol,
+    AtLevel, Setting, learner_names, options_table, partial_names, partitioned_names, with_protocol,
 };
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
@@ -148,6 +148,9 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     clients: u32,
+    /// Regions that have clients [default: all]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    clients_in: Vec<String>,
     /// Measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
@@ -181,6 +184,14 @@ pub struct Arguments {
         partial_names()
     ))]
     non_voting: Vec<String>,
+    /// Give each shard a learner
+    #[arg(long)]
+    #[arg(help = format!(
+        "Give each shard a learner beside its first replica: it does not vote, and leads if the \
+         leader fails; requires --protocol {}",
+        learner_names()
+    ))]
+    learners: bool,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]
     caches: bool,
@@ -292,12 +303,14 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
-        if self.via == Via::Process && (self.replicas_in.is_some() || !self.non_voting.is_empty()) {
-            let message = "--replicas-in, --non-voting: such nodes are separate processes; leave \
-                           out --via process";
+        let is_placed = self.replicas_in.is_some() || !self.non_voting.is_empty() || self.learners;
+        if self.via == Via::Process && is_placed {
+            let message = "--replicas-in, --non-voting, --learners: such nodes are separate \
+                           processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));
         }
         let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
+        let plan = if self.learners { plan.with_learners()? } else { plan };
         if self.caches && self.via == Via::Process {
             let message = "--caches: caches are separate processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));
@@ -318,8 +331,18 @@ impl Arguments {
             ..plan
         };
         plan.check()?;
+        self.homes(&plan)?;
         faults::check(&self.faults, &plan, self.secs)?;
         process::check(self, plan)
+    }
+
+    /// Returns the nodes that have clients, if not all have.
+    ///
+    /// # Errors
+    /// If `--clients-in` names a region that does not exist.
+    fn homes(&self, plan: &Plan) -> Result<Option<Vec<usize>>, Failure> {
+        let homes = plan.homes_in(&self.clients_in);
+        homes.map_err(|why| Failure::Usage(format!("--clients-in: {why}")))
     }
 
     /// Returns the settings of the protocol, and the isolation level if one was asked for.

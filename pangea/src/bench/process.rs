@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
         let mut signals = Signals::new()?;
         let nodes = Nodes::start(&configs, plan.is_metered)?;
         let measured = tokio::select! {
-            measured = measure(arguments, &nodes, &configs, (&workload, &settings)) => measured,
+            measured = measure((arguments, &plan), &nodes, &configs, (&workload, &settings)) => measured,
             () = signals.received() => Err(Failure::Interrupted("interrupted".to_owned())),
         };
         let stopped = nodes.stop();
@@ -123,7 +123,7 @@ impl Nodes {
 
 /// Loads, warms up, measures and checks.
 async fn measure(
-    arguments: &Arguments,
+    (arguments, plan): (&Arguments, &Plan),
     nodes: &Nodes,
     configs: &[Config],
     (workload, settings): (&Workload, &workload::Settings),
@@ -141,7 +141,8 @@ async fn measure(
     let connections: Vec<Vec<Connection>> =
         nodes.0.iter().map(|node| vec![Connection::InProcess(node.requests())]).collect();
     let runtimes = BenchEnvironment::loopback().runtimes(connections.len());
-    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
+    let homes = arguments.homes(plan)?;
+    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments, homes));
     let probe = UsageProbe::new(used, &clients);
     let places = configs.iter().map(|config| config.me().region.clone()).collect();
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));

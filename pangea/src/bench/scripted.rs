@@ -21,7 +21,7 @@ use super::faults;
 use super::measure::{Measured, PangeaTarget, drive_settings, measure_all};
 use super::usage_probe::UsageProbe;
 use super::{Arguments, Via, bar};
-use crate::cluster::{Cluster, Member, replicas};
+use crate::cluster::{Cluster, Member, Plan, replicas};
 use crate::failure::Failure;
 use crate::load_generator::{self, AccessPoint, Drive};
 use crate::protocol::{GuaranteeOf, with_protocol};
@@ -115,7 +115,7 @@ pub(super) async fn ours(
     let plan = &cluster.plan;
     let region_of = |node: usize| plan.regions[plan.region_of(node)].clone();
     let regions: Vec<String> = (0..servers.len()).map(region_of).collect();
-    let work = Work::new(arguments, script, &regions, servers);
+    let work = Work::new(arguments, script, (&regions, plan), servers)?;
     work.schema().await?;
     replicas::settled(&clients).await?;
     let load_secs = work.rows().await?;
@@ -153,7 +153,8 @@ pub(super) async fn theirs(
     if arguments.isolation == Some(Isolation::Serializable) {
         config.options("-c default_transaction_isolation=serializable");
     }
-    let work = Work::new(arguments, script, &plan.regions, vec![config; plan.regions.len()]);
+    let configs = vec![config; plan.regions.len()];
+    let work = Work::new(arguments, script, (&plan.regions, plan), configs)?;
     work.schema().await?;
     let load_secs = work.rows().await?;
     let drive = work.start(environment).await?;
@@ -174,15 +175,18 @@ struct Work<'a> {
     script: &'a Arc<Script>,
     servers: Vec<(Config, ClientIdentity)>,
     retries: Arc<Retries>,
+    /// The servers that have clients, if not all have.
+    homes: Option<Vec<usize>>,
 }
 
 impl<'a> Work<'a> {
     fn new(
         arguments: &'a Arguments,
         script: &'a Arc<Script>,
-        regions: &[String],
+        (regions, plan): (&[String], &Plan),
         configs: Vec<Config>,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
+        let homes = arguments.homes(plan)?;
         let count = regions.len() as u32;
         // A region has a seat even if it has no client.
         let clients = arguments.clients.max(count);
@@ -192,7 +196,7 @@ impl<'a> Work<'a> {
         };
         let seats = regions.iter().enumerate().map(identity);
         let servers = configs.into_iter().zip(seats).collect();
-        Self { arguments, script, servers, retries: Arc::default() }
+        Ok(Self { arguments, script, servers, retries: Arc::default(), homes })
     }
 
     async fn schema(&self) -> Result<(), Failure> {
@@ -225,12 +229,14 @@ impl<'a> Work<'a> {
         };
         let access_points = self.servers.iter().map(access_point).collect();
         let runtimes = environment.runtimes(self.servers.len());
+        let clients = self.arguments.clients;
         let connections =
-            load_generator::sessions(access_points, &runtimes, self.arguments.clients).await?;
+            load_generator::sessions(access_points, &runtimes, clients, self.homes.as_deref())
+                .await?;
         let calls = |client: workload::Client| -> Box<dyn load_generator::Calls> {
             Box::new(Clients::new(self.script.clone(), client))
         };
-        let settings = drive_settings(self.arguments);
+        let settings = drive_settings(self.arguments, self.homes.clone());
         Ok(Drive::start_calls(&calls, &connections, &runtimes, &settings))
     }
 

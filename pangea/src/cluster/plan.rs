@@ -7,7 +7,7 @@ use std::path::Path;
 use pangea_baselines::free_ports;
 use pangea_core::ids::{NodeId, RegionId, ShardId};
 use pangea_core::partition::Partitions;
-use pangea_core::topology::{NodePlace, Replicas};
+use pangea_core::topology::{NodePlace, Replicas, learner_places};
 use pangea_node::clock::ClockConfig;
 use pangea_node::config::{
     Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, WarningsOf,
-    partial_names, placed_names, with_protocol,
+    CheckOptions, NodesMin, SupportsCaches, SupportsLearners, SupportsPartial, SupportsPartitions,
+    WarningsOf, learner_names, partial_names, placed_names, with_protocol,
 };
 use crate::regions;
 
@@ -51,6 +51,8 @@ pub struct Plan {
     pub replicas: Option<Replicas>,
     /// The regions that have only a non-voting replica of the first shard.
     pub non_voting: Vec<String>,
+    /// Whether each shard has a learner beside its first replica.
+    pub learners: bool,
     /// The number of caches of each node.
     pub caches: u16,
     /// The round trip of each pair of regions.
@@ -162,6 +164,7 @@ impl Plan {
             partitions: Partitions::default(),
             replicas: None,
             non_voting: Vec::new(),
+            learners: false,
             caches: 0,
             round_trips,
             jitter_ms: 0.0,
@@ -220,6 +223,23 @@ impl Plan {
         let tuning = Tuning { workers: workers(nodes), ..self.tuning };
         let non_voting = non_voting.to_vec();
         Ok(Self { replicas: Some(replicas), non_voting, tuning, ..self })
+    }
+
+    /// Returns the same cluster with a learner for each shard.
+    ///
+    /// # Errors
+    /// If the protocol has none.
+    pub fn with_learners(self) -> Result<Self, Failure> {
+        if !with_protocol(&self.protocol, SupportsLearners)? {
+            return Err(Failure::Usage(format!(
+                "--learners: protocol {:?} has no learners; use --protocol {}",
+                self.protocol,
+                learner_names()
+            )));
+        }
+        let plan = Self { learners: true, ..self };
+        let tuning = Tuning { workers: workers(plan.node_places().len()), ..plan.tuning };
+        Ok(Self { tuning, ..plan })
     }
 
     /// Checks that regions without a vote are some of the cluster's, each named once, and not all.
@@ -292,20 +312,52 @@ impl Plan {
 
     /// Returns the region and the shard of each node, in order.
     fn node_places(&self) -> Vec<NodePlace> {
+        let mut places = self.voter_places();
+        let learners = if self.learners { learner_places(&places) } else { Vec::new() };
+        let is_it = |region: &u16| self.non_voting.contains(&self.regions[usize::from(*region)]);
+        let non_voting = (0..self.regions.len() as u16).filter(is_it);
+        let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
+        places.extend(non_voting.map(place));
+        places.extend(learners);
+        places
+    }
+
+    /// Returns the same of the nodes that vote, which are the first ones.
+    fn voter_places(&self) -> Vec<NodePlace> {
         if let Some(replicas) = &self.replicas {
-            let mut places = replicas.places(self.regions.len());
-            let is_it =
-                |region: &u16| self.non_voting.contains(&self.regions[usize::from(*region)]);
-            let non_voting = (0..self.regions.len() as u16).filter(is_it);
-            let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
-            places.extend(non_voting.map(place));
-            return places;
+            return replicas.places(self.regions.len());
         }
         let place = |index: usize| NodePlace {
             region: RegionId((index / self.shards()) as u16),
             shard: ShardId((index % self.shards()) as u16),
         };
         (0..self.regions.len() * self.shards()).map(place).collect()
+    }
+
+    /// Returns the nodes whose clients a benchmark has: all but learners.
+    pub fn homes(&self) -> Vec<usize> {
+        let nodes = self.node_places().len();
+        let learners = if self.learners { self.shards() } else { 0 };
+        (0..nodes - learners).collect()
+    }
+
+    /// Returns those of them that are in some regions; `None` if no regions are named and there are
+    /// no learners.
+    ///
+    /// # Errors
+    /// The first region that does not exist.
+    pub fn homes_in(&self, regions: &[String]) -> Result<Option<Vec<usize>>, String> {
+        if let Some(unknown) = regions.iter().find(|name| !self.regions.contains(name)) {
+            let known = self.regions.join(", ");
+            return Err(format!("there is no region {unknown:?}; expected some of {known}"));
+        }
+        if regions.is_empty() && !self.learners {
+            return Ok(None);
+        }
+        let is_in = |node: &usize| {
+            regions.is_empty() || regions.contains(&self.regions[self.region_of(*node)])
+        };
+        Ok(Some(self.homes().into_iter().filter(is_in).collect()))
     }
 
     /// Returns the shard of each node, in order.
@@ -315,22 +367,23 @@ impl Plan {
 
     /// Returns the number of voting replicas of a shard.
     pub fn voters_of(&self, shard: usize) -> usize {
-        let all = self.shards_of_nodes();
-        let voters = &all[..all.len() - self.non_voting.len()];
-        voters.iter().filter(|it| **it == shard).count()
+        let voters = self.voter_places();
+        voters.iter().filter(|place| usize::from(place.shard.0) == shard).count()
     }
 
     /// Returns the names of the nodes, in order: their regions, with their shards if tables are
     /// partitioned.
     pub fn places(&self) -> Vec<String> {
-        let name = |place: &NodePlace| {
+        let first_learner = self.homes().len();
+        let name = |(node, place): (usize, &NodePlace)| {
             let region = &self.regions[usize::from(place.region.0)];
+            let learner = if node < first_learner { "" } else { ".learner" };
             match self.shards() {
-                1 => region.clone(),
-                _ => format!("{region}.{}", place.shard.0),
+                1 => format!("{region}{learner}"),
+                _ => format!("{region}.{}{learner}", place.shard.0),
             }
         };
-        self.node_places().iter().map(name).collect()
+        self.node_places().iter().enumerate().map(name).collect()
     }
 
     /// Returns the name of a node or cache, by number: caches come after all nodes.
@@ -373,8 +426,7 @@ impl Plan {
     /// replicas, in milliseconds, for the shard with the shortest one. No commit that survives the
     /// loss of a region can be faster.
     pub fn majority_round_trips_ms(&self) -> Vec<f64> {
-        let places = self.node_places();
-        let voters = &places[..places.len() - self.non_voting.len()];
+        let voters = self.voter_places();
         let to_majority = |region: &String, shard: usize| {
             let of = voters.iter().filter(|place| usize::from(place.shard.0) == shard);
             let far = |place: &NodePlace| &self.regions[usize::from(place.region.0)];
@@ -489,12 +541,12 @@ impl Plan {
         let shards = self.shards();
         assert_eq!(addresses.len(), 2 * self.process_count(), "two for each node");
         let places = self.node_places();
-        let node_count = places.len();
+        let (node_count, voter_count) = (places.len(), self.voter_places().len());
         let node = |(index, addresses): (usize, &[SocketAddr])| NodeConfig {
             id: NodeId(index as u16),
             region: self.regions[self.region_of(index)].clone(),
             shard: places[index % node_count].shard,
-            votes: index % node_count + self.non_voting.len() < node_count,
+            votes: index % node_count < voter_count,
             cache_of: (index >= node_count).then(|| NodeId((index % node_count) as u16)),
             peer: addresses[0],
             sql: addresses[1],
@@ -550,9 +602,14 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
         .map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
 }
 
-/// Returns the numbers of the nodes with a name: that of a node, or that of a region, which may
-/// have several nodes.
+/// Returns the numbers of the nodes with a name: that of a region, which may have several nodes, or
+/// that of one of them. If tables are not partitioned, and a region has a learner, the name of the
+/// region is that of both.
 pub fn nodes_named(places: &[String], name: &str) -> Vec<usize> {
+    let exact = places.iter().position(|place| place == name);
+    if let Some(node) = exact.filter(|_| name.contains('.')) {
+        return vec![node];
+    }
     let is_it = |place: &String| {
         let rest = place.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -24,8 +24,8 @@ use pangea_node::config::Tuning;
 use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, OfferedLevels, Setting, options_table, partial_names, partitioned_names,
-    with_protocol,
+    MayLoseCommits, OfferedLevels, Setting, learner_names, options_table, partial_names,
+    partitioned_names, with_protocol,
 };
 use crate::regions;
 use crate::say;
@@ -90,6 +90,14 @@ pub struct Arguments {
         partial_names()
     ))]
     non_voting: Vec<String>,
+    /// Give each shard a learner
+    #[arg(long)]
+    #[arg(help = format!(
+        "Give each shard a learner beside its first replica: it does not vote, and leads if the \
+         leader fails; requires --protocol {}",
+        learner_names()
+    ))]
+    learners: bool,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]
     caches: bool,
@@ -131,6 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
     let plan = plan.placed(arguments.replicas_in.as_deref(), &arguments.non_voting)?;
+    let plan = if arguments.learners { plan.with_learners()? } else { plan };
     let clock = arguments.clocks.config(1);
     let plan = Plan { caches: arguments.caches.into(), clock, ..plan };
     plan.check()?;

@@ -74,6 +74,7 @@ impl Traffic {
         load_generator::load_tables(&workload, clients, |_, _| {}).await?;
         let settings = load_generator::Settings {
             clients: CLIENTS_PER_REGION * regions,
+            homes: None,
             seed: fastrand::u64(..),
             pace: ArrivalModel::Closed { pause: PAUSE },
         };

@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn calls_that_warming_up_did_not_make_are_not_those_of_the_first_run() {
-        let settings = Settings { clients: 0, seed: 1, pace: ArrivalModel::Open { per_sec: 1.0 } };
+        let pace = ArrivalModel::Open { per_sec: 1.0 };
+        let settings = Settings { clients: 0, homes: None, seed: 1, pace };
         let calls = |_| unreachable!("there are no clients");
         let drive = Drive::start_calls(&calls, &[], &[], &settings);
         shed(&drive.shared);

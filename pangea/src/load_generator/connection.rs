@@ -266,8 +266,8 @@ impl Connection {
     }
 }
 
-/// Opens a session for each client. Clients are assigned to regions round robin, and each region
-/// has at least one session. Each session is opened on its region's runtime.
+/// Opens a session for each client. Clients are assigned to their home regions round robin, and
+/// each region has at least one session. Each session is opened on its region's runtime.
 ///
 /// # Errors
 /// If a session cannot be opened.
@@ -275,12 +275,17 @@ pub async fn sessions(
     access_points: Vec<AccessPoint>,
     runtimes: &[Handle],
     clients: u32,
+    homes: Option<&[usize]>,
 ) -> Result<Vec<Vec<Connection>>, Failure> {
     let regions = access_points.len();
+    let homes = homes.map_or_else(|| (0..regions).collect(), <[usize]>::to_vec);
     assert_eq!(regions, runtimes.len(), "a runtime for each region");
     let mut opening = JoinSet::new();
     for (region, access_point) in access_points.into_iter().enumerate() {
-        let count = (clients as usize + regions - 1 - region) / regions;
+        let count = match homes.iter().position(|home| *home == region) {
+            Some(place) => (clients as usize + homes.len() - 1 - place) / homes.len(),
+            None => 0,
+        };
         let opened = async move { (region, of_region(access_point, count.max(1)).await) };
         opening.spawn_on(opened, &runtimes[region]);
     }

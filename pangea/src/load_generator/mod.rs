@@ -62,6 +62,8 @@ pub enum Phase {
 pub struct Settings {
     /// The number of clients in all regions. They are assigned to regions round robin.
     pub clients: u32,
+    /// The regions that have clients, by number, if not all have.
+    pub homes: Option<Vec<usize>>,
     /// The seed of all random choices.
     pub seed: u64,
     /// The times at which clients call.
@@ -245,7 +247,9 @@ impl Drive {
         runtimes: &[Handle],
         settings: &Settings,
     ) -> Self {
-        let regions = u32::try_from(connections.len()).expect("as many regions as processes");
+        let all = || (0..connections.len()).collect();
+        let homes = settings.homes.clone().unwrap_or_else(all);
+        let regions = u32::try_from(homes.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
             started: Instant::now(),
@@ -259,7 +263,7 @@ impl Drive {
             let seed = settings.seed ^ u64::from(index + 1).wrapping_mul(SEED_STEP);
             let rng = fastrand::Rng::with_seed(seed);
             let terminal = Terminal { calls: calls(client), rng };
-            by_region[client.region() as usize].push(terminal);
+            by_region[homes[client.region() as usize]].push(terminal);
         }
         for (region, terminals) in by_region.into_iter().enumerate() {
             let line = |index: usize| {

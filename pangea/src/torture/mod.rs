@@ -42,8 +42,8 @@ use crate::check::check_file;
 use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, MayLoseUnnamed, Setting, options_table, partial_names, partitioned_names,
-    with_protocol,
+    MayLoseCommits, MayLoseUnnamed, Setting, learner_names, options_table, partial_names,
+    partitioned_names, with_protocol,
 };
 use crate::say;
 use checkpoints::Checkpoints;
@@ -140,6 +140,14 @@ pub struct Arguments {
         partial_names()
     ))]
     non_voting: Vec<String>,
+    /// Give each shard a learner
+    #[arg(long)]
+    #[arg(help = format!(
+        "Give each shard a learner beside its first replica: it does not vote, and leads if the \
+         leader fails; requires --protocol {}",
+        learner_names()
+    ))]
+    learners: bool,
     /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=CACHES_MAX))]
@@ -189,6 +197,7 @@ impl Arguments {
             shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
         };
         let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
+        let plan = if self.learners { plan.with_learners()? } else { plan };
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,

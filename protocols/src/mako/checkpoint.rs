@@ -17,7 +17,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Checkpoint, Cx};
 
 use super::closing::{Adopted, Closing};
-use super::epochs::{Decided, Leadership};
+use super::epochs::{Decided, Leadership, may_lead};
 use super::log::{Logged, decode_entries, encode_entries};
 use super::outcomes::Outcomes;
 use super::rejoin::Replaced;
@@ -195,8 +195,10 @@ impl State {
         // Up to here, this replica has the log of its leader.
         let has = if self.has_log_of_epoch() { self.log.last() } else { floor };
         let told = |peer: &NodeId| &self.epochs.told[peer.index()];
-        let up = self.replica.voting_peers().filter(|peer| self.replica.is_up[peer.index()]);
-        let up: Vec<NodeId> = up.collect();
+        let is_one = |peer: &NodeId| {
+            self.replica.is_up[peer.index()] && may_lead(&self.replica.topology, *peer)
+        };
+        let up: Vec<NodeId> = self.replica.peers().filter(is_one).collect();
         let leads = |peer: &NodeId| Some(*peer) == self.leader();
         let sources = match self.is_leader() {
             // A new leader needs the log of another one.

@@ -119,7 +119,8 @@ impl State {
             Some((node, report.rank))
         });
         let reported: Vec<_> = reported.collect();
-        let is_enough = reported.len() + 1 >= remembering_min(&self.replica);
+        let own_vote = usize::from(self.replica.votes());
+        let is_enough = reported.len() + own_vote >= remembering_min(&self.replica);
         let own = (self.replica.me, self.log.rank());
         (is_promised && is_enough).then(|| best_of(own, reported.into_iter()))
     }

@@ -83,12 +83,17 @@ impl Decided {
 
     fn is_sound(&self, topology: &Topology) -> bool {
         let votes = match self {
-            Self::Epoch { leader, .. } => topology.votes(*leader),
+            Self::Epoch { leader, .. } => may_lead(topology, *leader),
             // The leaders of other shards are checked with their groups.
             Self::Closed { .. } | Self::Leaders { .. } | Self::ShardClosed { .. } => true,
         };
         votes && self.is_plausible()
     }
+}
+
+/// Whether a replica may lead: all but non-voting ones in regions of their own (§6.3).
+pub(super) fn may_lead(topology: &Topology, replica: NodeId) -> bool {
+    topology.votes(replica) || topology.is_learner(replica)
 }
 
 /// An epoch and its leader.

@@ -89,6 +89,9 @@ impl Mako {
     /// The log of the epochs before is closed: this leader executes transactions from now on.
     pub(super) fn begin_to_lead(&mut self, cx: &mut Cx<'_, Self>) {
         cx.mark("mako.leads");
+        if !self.state.replica.votes() {
+            cx.mark("mako.learner_leads");
+        }
         let end = self.state.log.last();
         let leading = Role::Leading(Box::new(Leading { last: end, ..Leading::default() }));
         if self.state.shards.is_some() {

@@ -177,6 +177,7 @@ impl Protocol for Mako {
     const NAME: &'static str = "mako";
     const SIMULATES_PARTITIONS: bool = true;
     const PARTIAL: bool = true;
+    const LEARNERS: bool = true;
     const REJOINS: bool = true;
     const WORDS: Words = options::WORDS;
     const MARKS: &'static [Mark] = marks::ALL;

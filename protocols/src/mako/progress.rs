@@ -5,7 +5,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
-use super::epochs::Leadership;
+use super::epochs::{Leadership, may_lead};
 use super::messages::Message;
 use super::state::{Role, State};
 use super::versions::{EPOCH_MAX, Epoch};
@@ -181,7 +181,7 @@ impl Mako {
         let (leadership, begun) = (told.leadership, told.begun);
         self.state.transfer.stop_obsolete(from, told.published);
         let before = std::mem::replace(&mut self.state.epochs.told[from.index()], told);
-        if self.state.replica.topology.votes(leadership.leader) {
+        if may_lead(&self.state.replica.topology, leadership.leader) {
             self.begin_epoch(cx, leadership);
         }
         self.note_begun(begun);

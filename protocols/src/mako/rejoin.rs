@@ -18,7 +18,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 
 use super::Mako;
-use super::epochs::{Decided, Leadership};
+use super::epochs::{Decided, Leadership, may_lead};
 use super::shards::Config;
 use super::state::State;
 use super::versions::{EPOCH_MAX, Epoch};
@@ -197,7 +197,7 @@ impl Mako {
                 shards.config.learn(&known.config);
             }
             last_name = last_name.max(known.last_name);
-            let is_sound = state.replica.topology.votes(known.leadership.leader);
+            let is_sound = may_lead(&state.replica.topology, known.leadership.leader);
             if known.leadership.number > leadership.number && is_sound {
                 leadership = known.leadership;
             }

@@ -10,9 +10,13 @@
 //!     | agreement: closed ------------------------------------> | executes transactions
 //! ```
 //!
-//! The leader of agreement is the manager. It chooses the replica with the best log of those that
-//! are heard, and then the first one, so that leaders are in the first region (§4.1). If some nodes
-//! do not hear the leader, it prefers the replicas with the most links (`links.rs`).
+//! The leader of agreement is the manager. It chooses the learner beside the leader that has failed
+//! (§6.3), if there is one. Otherwise it chooses the replica with the best log of those that are
+//! heard, and then the first one, so that leaders are in the first region (§4.1). If some nodes do
+//! not hear the leader, it prefers the replicas with the most links (`links.rs`).
+//!
+//! A learner has no vote, neither before nor as the leader: an entry is replicated when a majority
+//! of the voters has it. So quorums do not change with the leader.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 
-use super::epochs::{Decided, Leadership};
+use super::epochs::{Decided, Leadership, may_lead};
 use super::progress::PeerState;
 use super::state::State;
 use super::versions::{COUNT_ENOUGH, EPOCH_MAX, Epoch, count_of, epoch_of};
@@ -160,7 +164,16 @@ impl View {
                 && !told.flags.is_leaving
                 && self.can_be_followed(*node)
         };
-        self.topology.voter_ids().filter(is_fit)
+        let may_lead = |node: &NodeId| may_lead(&self.topology, *node);
+        self.topology.node_ids().filter(may_lead).filter(is_fit)
+    }
+
+    /// Whether a replica is a learner beside the leader, and not the leader: it takes over first
+    /// (§6.3).
+    fn is_heir(&self, node: NodeId) -> bool {
+        let region = |node: NodeId| self.topology.place_of(node).region;
+        let is_beside = |leader: NodeId| leader != node && region(leader) == region(node);
+        self.topology.is_learner(node) && self.leader.is_some_and(is_beside)
     }
 
     /// The leader of an epoch that begins now.
@@ -170,7 +183,9 @@ impl View {
         let links = self.is_outdone.then(|| self.links());
         let rank = |node: &NodeId| {
             let links = links.as_ref().map_or(0, |links| links.count(*node));
-            (stuck != Some(*node), links, self.told_by(*node).rank, Reverse(*node))
+            let (is_heir, votes) = (self.is_heir(*node), self.topology.votes(*node));
+            let (is_idle, rank) = (stuck != Some(*node), self.told_by(*node).rank);
+            (is_idle, links, is_heir, votes, rank, Reverse(*node))
         };
         self.fit().max_by_key(rank)
     }

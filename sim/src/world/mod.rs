@@ -175,6 +175,7 @@ impl<P: Protocol> World<P> {
         };
         topology.check_caches(P::NAME, P::CACHES)?;
         topology.check_replicas(P::NAME, P::PARTIAL)?;
+        topology.check_learners(P::NAME, P::LEARNERS)?;
         // Nodes refuse to partition tables before the simulator has proved that.
         let whole = || Topology { partitions: Partitions::default(), ..topology.clone() };
         match P::PARTITIONED {

@@ -22,7 +22,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 
 use super::super::Mako;
-use super::super::epochs::{Decided, Leadership};
+use super::super::epochs::{Decided, Leadership, may_lead};
 use super::super::messages::Message;
 use super::super::progress::PeerState;
 use super::super::state::{Role, State};
@@ -98,7 +98,7 @@ impl Shards {
     pub(in super::super) fn is_sound(&self, config: &Config) -> bool {
         let shards = self.groups.len();
         let votes = |(leader, group): (&NodeId, &pangea_core::topology::Group)| {
-            group.topology.votes(*leader)
+            may_lead(&group.topology, *leader)
         };
         let are_leaders =
             config.leaders.len() == shards && config.leaders.iter().zip(&self.groups).all(votes);
