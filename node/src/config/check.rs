@@ -275,8 +275,8 @@ fn checked_shard(
     Err(source.error(Some(shard.span()), message))
 }
 
-/// If tables are partitioned, each shard must have a node, and at most one in a region. Whether a
-/// region may lack some shards depends on the protocol.
+/// If tables are partitioned, each shard must have a node, and at most one in a region, besides a
+/// learner. Whether a region may lack some shards depends on the protocol.
 fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
     let tables = || nodes.iter().filter(|node| node.cache_of.is_none());
     let shards = tables().map(|node| node.shard.0 + 1).max().unwrap_or(1);
@@ -287,10 +287,14 @@ fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
         let mut regions = BTreeMap::new();
         for node in tables().filter(|node| node.shard.0 == shard) {
             let (region, id) = (&node.region, node.id.0);
-            if let Some(first) = regions.insert(region, id) {
+            if let Some(first) = regions.insert((region, node.votes), id) {
+                let most = match node.votes {
+                    true => "one node for each shard, and a learner with `votes = false`",
+                    false => "one node without a vote for each shard",
+                };
                 return Err(format!(
                     "[[nodes]]: nodes {first} and {id} of region {region:?} both have shard = \
-                     {shard}; a region has at most one node for each shard"
+                     {shard}; a region has at most {most}"
                 ));
             }
         }

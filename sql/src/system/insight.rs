@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::topology::Topology;
 
 use super::tables::{Rows, int, text};
 use super::{Kind, SystemCatalog};
@@ -268,6 +269,15 @@ fn shard_of(facts: &Facts, node: NodeId) -> ShardId {
     facts.topology.nodes[node.index()].shard
 }
 
+/// Whether a node with tables votes, or is a learner.
+fn role_of(topology: &Topology, node: NodeId) -> &'static str {
+    match (topology.votes(node), topology.is_learner(node)) {
+        (true, _) => "replica",
+        (false, true) => "learner",
+        (false, false) => "non-voting",
+    }
+}
+
 fn replication(facts: &Facts, mut rows: Rows) -> Rows {
     let own = facts.about.me.map(|me| shard_of(facts, me));
     for it in &facts.progress {
@@ -288,7 +298,7 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
             ("ms_behind", or_null(it.ms_behind, Datum::Float)),
             ("awaited", or_null(it.awaited.as_ref(), |awaited| text(&awaited.what))),
             ("versions_awaited", or_null(it.awaited.as_ref(), |awaited| count(awaited.epochs))),
-            ("role", text(if facts.topology.votes(it.node) { "replica" } else { "non-voting" })),
+            ("role", text(role_of(&facts.topology, it.node))),
         ]);
     }
     caches(facts, rows)

@@ -79,6 +79,27 @@ fn regions_have_the_replicas_that_are_given() {
     assert_eq!((topology.non_voting, topology.voter_count()), (1, 4));
 }
 
+#[test]
+fn each_shard_may_have_a_learner_beside_its_first_replica() {
+    let refused = plan().with_learners().unwrap_err();
+    let says = "--learners: protocol \"minerva\" has no learners; use --protocol mako";
+    assert_eq!(refused, Failure::Usage(says.to_owned()));
+    let plan = Plan { protocol: "mako".to_owned(), ..plan() }.with_learners().unwrap();
+    plan.check().unwrap();
+    assert_eq!(plan.places(), ["us-east", "eu-west", "af-south", "us-east.learner"]);
+    let topology = plan.configs(Path::new("/d")).unwrap()[3].topology();
+    let named: Vec<_> = topology.node_ids().map(|node| topology.place_name(node)).collect();
+    assert_eq!((named, topology.voter_count()), (plan.places(), 3));
+    assert_eq!((plan.voters_of(0), plan.region_of(3)), (3, 0));
+    assert_eq!(plan.homes_in(&[]), Ok(Some(vec![0, 1, 2])), "a learner has no clients");
+    assert_eq!(plan.homes_in(&names(&["us-east"])), Ok(Some(vec![0])));
+    let wrong = plan.homes_in(&names(&["us-east", "mars"])).unwrap_err();
+    let says = "there is no region \"mars\"; expected some of us-east, eu-west, af-south";
+    assert_eq!(wrong, says);
+    let of = |name: &str| nodes_named(&plan.places(), name);
+    assert_eq!([of("us-east"), of("us-east.learner"), of("mars")], [vec![0, 3], vec![3], vec![]]);
+}
+
 /// Story: each of these errors named another option, or another cause.
 #[test]
 fn options_about_replicas_that_cant_be_are_named_with_the_cause() {
