@@ -400,6 +400,10 @@ bugs! {
         "What depends on entries that another shard has lost survives.";
     MakoClosedToldTooHigh, "mako-closed-told-too-high",
         "A leader reports that its log is closed up to its last entry.";
+    MakoHangingDropped, "mako-hanging-dropped",
+        "A leader that stays drops what hangs at the end of an epoch, and asks nobody.";
+    MakoFateOfOpenLog, "mako-fate-of-open-log",
+        "A leader says how transactions have ended before a majority has its log.";
     MakoRangeMissesLockedInsert, "mako-range-misses-locked-insert",
         "A scan does not notice rows that are about to be inserted.";
 }

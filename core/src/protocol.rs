@@ -70,9 +70,6 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether tables can be partitioned among the nodes of a region.
     const PARTITIONED: bool = false;
 
-    /// Whether the simulator partitions them, also if nodes do not yet.
-    const SIMULATES_PARTITIONS: bool = Self::PARTITIONED;
-
     /// Whether a region may lack replicas of some shards.
     const PARTIAL: bool = false;
 

@@ -175,7 +175,7 @@ impl presence::Host for Mako {
 
 impl Protocol for Mako {
     const NAME: &'static str = "mako";
-    const SIMULATES_PARTITIONS: bool = true;
+    const PARTITIONED: bool = true;
     const PARTIAL: bool = true;
     const LEARNERS: bool = true;
     const REJOINS: bool = true;
@@ -202,10 +202,6 @@ impl Protocol for Mako {
 
     fn scaled_down_options() -> Options {
         Options::scaled_down()
-    }
-
-    fn check_options(_: &Options, topology: &Topology) -> Result<(), String> {
-        Options::check(topology)
     }
 
     fn new(setup: Setup<Self>) -> Self {

@@ -135,17 +135,6 @@ impl Options {
         }
     }
 
-    /// Checks the settings against the cluster.
-    ///
-    /// # Errors
-    /// If a cluster can't have them.
-    pub(super) fn check(topology: &Topology) -> Result<(), String> {
-        match topology.partitions.shards() {
-            1 => Ok(()),
-            shards => Err(format!("Mako has one shard, and not {shards}; several are to come")),
-        }
-    }
-
     /// The settings that have no effect in this cluster, each with the effect in its place and the
     /// way out.
     pub(super) fn warnings(&self, topology: &Topology) -> Vec<String> {
@@ -159,7 +148,13 @@ impl Options {
                 least.div_ceil(1_000)
             )
         });
-        of_failure.into_iter().collect()
+        let is_unused = self.reads == Reads::Snapshot && topology.partitions.shards() > 1;
+        let of_reads = is_unused.then(|| {
+            "mako.reads = \"snapshot\" has no effect with partitions: procedures that only read are \
+             run by the leaders. Leave it out"
+                .to_owned()
+        });
+        of_failure.into_iter().chain(of_reads).collect()
     }
 
     /// Transactions are ordered by the leader of the shard. With snapshots, those that only read

@@ -162,7 +162,7 @@ impl<P: Protocol> World<P> {
         let seed = settings.seed;
         let mut topology = drawn_topology(settings);
         if settings.shards > 1 {
-            if !P::SIMULATES_PARTITIONS {
+            if !P::PARTITIONED {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
             topology = settings.placed(topology, workload.partitions(settings.shards))?;
@@ -176,12 +176,7 @@ impl<P: Protocol> World<P> {
         topology.check_caches(P::NAME, P::CACHES)?;
         topology.check_replicas(P::NAME, P::PARTIAL)?;
         topology.check_learners(P::NAME, P::LEARNERS)?;
-        // Nodes refuse to partition tables before the simulator has proved that.
-        let whole = || Topology { partitions: Partitions::default(), ..topology.clone() };
-        match P::PARTITIONED {
-            true => P::check_options(options, &topology)?,
-            false => P::check_options(options, &whole())?,
-        }
+        P::check_options(options, &topology)?;
         faults::check_marks::<P>(settings.rules.iter().flatten())?;
         let topology = Arc::new(topology);
         let nodes = topology.all_ids().map(|id| Node::new(id, settings)).collect();

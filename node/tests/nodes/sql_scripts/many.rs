@@ -2,6 +2,7 @@
 
 use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 
 use super::script::{Ground, answers};
@@ -15,6 +16,7 @@ const ROWS: usize = 10_000;
 fn many_rows_of_two_nodes_are_loaded_changed_and_deleted() {
     change_many::<Calvin>();
     change_many::<Tiga>();
+    change_many::<Mako>();
 }
 
 fn change_many<P: Protocol>() {

@@ -1,5 +1,6 @@
 //! The scripts of `sql/tests/slt` on one node of some protocols. Those that partition tables run
-//! them with tables over two nodes, too, and Tiga over three shards with three replicas each.
+//! them with tables over two nodes, too, and Tiga and Mako over three shards with three replicas
+//! each.
 
 mod corpus;
 mod many;
@@ -163,6 +164,11 @@ fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_tiga() {
     check_scripts::<Tiga>(TWO_SHARDS);
 }
 
+#[test]
+fn every_script_sees_the_same_where_tables_are_on_two_nodes_of_mako() {
+    check_scripts::<Mako>(TWO_SHARDS);
+}
+
 fn check_corpus<P: Protocol>(layout: Layout) {
     let answers = corpus::check::<P>(layout);
     assert!(answers.is_empty(), "{} answers: {}", answers.len(), answers.join("\n"));
@@ -189,6 +195,11 @@ fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_ti
 }
 
 #[test]
+fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes_of_mako() {
+    check_corpus::<Mako>(TWO_SHARDS);
+}
+
+#[test]
 fn every_script_sees_the_same_where_three_regions_have_three_shards_of_tiga() {
     check_scripts::<Tiga>(THREE_OF_THREE);
 }
@@ -196,4 +207,14 @@ fn every_script_sees_the_same_where_three_regions_have_three_shards_of_tiga() {
 #[test]
 fn the_corpus_is_answered_as_postgresql_does_where_three_regions_have_three_shards_of_tiga() {
     check_corpus::<Tiga>(THREE_OF_THREE);
+}
+
+#[test]
+fn every_script_sees_the_same_where_three_regions_have_three_shards_of_mako() {
+    check_scripts::<Mako>(THREE_OF_THREE);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_where_three_regions_have_three_shards_of_mako() {
+    check_corpus::<Mako>(THREE_OF_THREE);
 }

@@ -8,6 +8,7 @@ use pangea_core::key::encode::{KeyDecoder, Order};
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 use pangea_sql::catalog::{CATALOG, QualifiedName, Ranges, Relation, relation_key};
 use pangea_sql::engine::Engine;
@@ -88,6 +89,7 @@ impl<P: Protocol> Two<P> {
 fn rows_are_on_the_nodes_that_ranges_say_after_a_restart_too() {
     store_by_ranges::<Calvin>();
     store_by_ranges::<Tiga>();
+    store_by_ranges::<Mako>();
 }
 
 fn store_by_ranges<P: Protocol>() {
@@ -131,6 +133,7 @@ fn store_by_ranges<P: Protocol>() {
 fn each_range_has_a_node_of_its_own() {
     limit_ranges::<Calvin>();
     limit_ranges::<Tiga>();
+    limit_ranges::<Mako>();
 }
 
 fn limit_ranges<P: Protocol>() {
@@ -152,6 +155,7 @@ fn limit_ranges<P: Protocol>() {
 fn the_past_is_read_from_the_nodes_that_had_its_rows() {
     read_the_past::<Calvin>();
     read_the_past::<Tiga>();
+    read_the_past::<Mako>();
 }
 
 fn read_the_past<P: Protocol>() {

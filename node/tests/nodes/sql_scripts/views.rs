@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::Calvin;
+use pangea_protocols::mako::Mako;
 use pangea_protocols::tiga::Tiga;
 
 use super::script::{Ground, answers};
@@ -15,6 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 fn each_node_shows_its_shard_how_far_others_are_and_what_it_counts() {
     show::<Calvin>();
     show::<Tiga>();
+    show::<Mako>();
 }
 
 fn show<P: Protocol>() {

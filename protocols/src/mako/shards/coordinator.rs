@@ -43,7 +43,9 @@ const TRIES_MAX: u32 = 64;
 /// with each attempt, up to the maximum.
 const REST_US: (u64, u64, u64) = (200, 1_000, 20_000);
 
-/// An attempt is given up after this time and some of the longest round trips.
+/// An attempt is given up if no answer has arrived for this time and some of the longest round
+/// trips. A program may read rows of other shards one after the other, so the whole attempt has no
+/// limit: one that is given up before it can end is given up each time.
 const PATIENCE: Span = Span::from_ms(100);
 
 /// The number of these round trips.
@@ -55,7 +57,7 @@ pub(crate) struct Coordinated {
     request: Request,
     attempt: u64,
     tries: u32,
-    /// When the attempt began.
+    /// When the attempt began, or its last answer arrived.
     since: Timestamp,
     phase: Phase,
 }
@@ -198,6 +200,13 @@ impl Mako {
                 let met = reading.met;
                 self.begin_certification(cx, attempt, result, parts, met);
             }
+        }
+    }
+
+    /// An answer to an attempt arrives.
+    pub(super) fn note_answer(&mut self, attempt: Attempt, now: Timestamp) {
+        if let Some(found) = self.coordination().and_then(|over| over.coordinated(attempt)) {
+            found.since = now;
         }
     }
 

@@ -222,6 +222,9 @@ impl Mako {
     }
 
     fn on_item(&mut self, cx: &mut Cx<'_, Self>, from: ShardId, Named { attempt, item }: Named) {
+        if matches!(item, Item::Found { .. } | Item::Prepared { .. } | Item::Valid(_)) {
+            self.note_answer(attempt, cx.now.at);
+        }
         match item {
             Item::Read(keys) => self.on_read(cx, from, attempt, &keys),
             Item::Found { rows, counter } => self.on_found(cx, from, attempt, (rows, counter)),

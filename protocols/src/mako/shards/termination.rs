@@ -25,6 +25,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::Write;
@@ -118,6 +119,7 @@ impl Mako {
         shards.hanging = pending.into_iter().filter(|(_, it)| it.coordinator != own).collect();
         leading.batch.is_due = true;
         self.close_batch(cx);
+        mutate!(MakoHangingDropped: () => self.shards().hanging.clear());
         if self.shards().hanging.is_empty() {
             self.close_log(cx);
         }
@@ -200,6 +202,7 @@ impl Mako {
         let is_current = epoch == shards.config.number && epoch == self.state.epochs.current.number;
         let Some(shard) = shards.shard_of(from).filter(|_| is_current) else { return };
         let is_final = self.state.is_closed() || self.state.stays();
+        let is_final = mutate!(MakoFateOfOpenLog: is_final => true);
         if !matches!(self.state.role, Role::Closing(_)) || !is_final {
             // It is asked again.
             return cx.mark("mako.asked_early");

@@ -156,6 +156,8 @@ pub const OF_MAKO_SHARDS: &[Bug] = &[
     Bug::MakoDecisionDroppedEarly,
     Bug::MakoCutByOwnLog,
     Bug::MakoClosedToldTooHigh,
+    Bug::MakoHangingDropped,
+    Bug::MakoFateOfOpenLog,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

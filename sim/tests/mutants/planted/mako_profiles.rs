@@ -37,6 +37,7 @@ impl Profile {
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
             | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
+            Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             _ => &[Self::Calm],
         }
     }
