@@ -29,6 +29,7 @@ use pangea_core::txn::Write;
 
 use super::Mako;
 use super::log::{Entry, Executed, Logged};
+use super::options::Options;
 use super::shards::Coordination;
 use super::state::{Role, State};
 use super::streams::Batch;
@@ -107,8 +108,13 @@ impl Mako {
 
     /// Runs the next slices of the queue.
     pub(super) fn run_slices(&mut self, cx: &mut Cx<'_, Self>) {
-        let slice_txns = self.state.options.slice_txns;
-        for _ in 0..STEP_SLICES_MAX {
+        let Options { slice_txns, speculation, .. } = self.state.options;
+        let (slice_txns, slices) = match speculation {
+            true => (slice_txns, STEP_SLICES_MAX),
+            // Transactions of a slice see each other's writes.
+            false => (1, slice_txns),
+        };
+        for _ in 0..slices {
             let Role::Leading(leading) = &mut self.state.role else { return };
             if leading.queue.is_empty() {
                 break;

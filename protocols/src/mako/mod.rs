@@ -122,7 +122,7 @@ use crate::presence::{self, RejoinTimer};
 use closing::Report;
 pub use epochs::Decided;
 pub use messages::Message;
-pub use options::{Options, Reads};
+pub use options::{AckUnit, Leaders, Options, Reads};
 use rejoin::Known;
 use state::State;
 use versions::Epoch;

@@ -37,6 +37,13 @@ pub struct Options {
     pub failure_ms: u64,
     /// Where procedures that only read are run.
     pub reads: Reads,
+    /// Where the shards' leaders are, as long as none fails (§4.1).
+    pub leaders: Leaders,
+    /// Whether later transactions see writes that are not replicated yet. If not, this is the
+    /// two-phase commit over replicated logs of the paper's figures (§7.2).
+    pub speculation: bool,
+    /// What clients are told of, and what is rolled back if a leader fails.
+    pub ack_unit: AckUnit,
     /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
@@ -61,6 +68,28 @@ pub enum Reads {
     Snapshot,
 }
 
+/// Where the shards' leaders are, as long as none fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leaders {
+    /// On the first replica of each shard: in one region, if it has all shards.
+    #[default]
+    First,
+    /// On the first replica of the first shard, the second one of the second shard, and so on.
+    Rotated,
+}
+
+/// What clients are told of, and what is rolled back if a leader fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AckUnit {
+    /// Each transaction, as soon as everything on which it depends is replicated.
+    #[default]
+    Clock,
+    /// All transactions of all shards, up to a version: the paper's Mako-epoch (§7.8).
+    Epoch,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -72,6 +101,9 @@ impl Default for Options {
             heartbeat_ms: 100,
             failure_ms: 1_000,
             reads: Reads::Strict,
+            leaders: Leaders::First,
+            speculation: true,
+            ack_unit: AckUnit::Clock,
             checkpoint_bytes: 256 << 20,
             chunk_bytes: 256 << 10,
             behind_bytes: 64 << 20,
@@ -129,6 +161,9 @@ impl Options {
             heartbeat_ms: rng.u64(10..=200),
             failure_ms: rng.u64(150..=1_500),
             reads: [Reads::Strict, Reads::Snapshot][rng.usize(..2)],
+            leaders: [Leaders::First, Leaders::Rotated][usize::from(rng.clone().u8(..4) == 0)],
+            speculation: true,
+            ack_unit: AckUnit::Clock,
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
@@ -154,7 +189,19 @@ impl Options {
              run by the leaders. Leave it out"
                 .to_owned()
         });
-        of_failure.into_iter().chain(of_reads).collect()
+        let is_alone = topology.partitions.shards() == 1;
+        let unused = [
+            ("ack_unit = \"epoch\"", self.ack_unit == AckUnit::Epoch),
+            ("leaders = \"rotated\"", self.leaders == Leaders::Rotated),
+        ];
+        let of_shards = unused.into_iter().filter(|(_, is_set)| is_alone && *is_set);
+        let of_shards = of_shards.map(|(setting, _)| {
+            format!(
+                "mako.{setting} has no effect: there is one shard. Partition the tables, or leave \
+                 it out"
+            )
+        });
+        of_failure.into_iter().chain(of_reads).chain(of_shards).collect()
     }
 
     /// Transactions are ordered by the leader of the shard. With snapshots, those that only read

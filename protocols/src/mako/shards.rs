@@ -27,6 +27,7 @@
 //! | configuration | §5.2 | `configuration.rs` | Config, Agreement | who leads each shard |
 //! | termination | §5.2 | `termination.rs` | Ask, Fates | how transactions have ended that hang |
 //! | cut | §5.2 | `cut.rs` | Config | which transactions of the epochs before are void |
+//! | without speculation | §7.2 | `holding.rs` | Items | that the next step may be taken |
 //!
 //! # Numbers
 //!
@@ -44,6 +45,7 @@
 mod configuration;
 mod coordinator;
 mod cut;
+mod holding;
 mod items;
 mod participant;
 mod replay;
@@ -65,6 +67,7 @@ use pangea_core::topology::{Group, Topology};
 use super::clocks::{Clock, Groups};
 use super::locks::LockTable;
 use super::log::{Entry, RunResult};
+use super::options::Options;
 use super::progress::PeerState;
 use super::state::Role;
 use super::versions::Epoch;
@@ -72,6 +75,7 @@ use super::{Mako, Timer};
 use crate::request::Request;
 pub(super) use configuration::Config;
 use coordinator::{Coordinated, Decision};
+use holding::Held;
 use items::Named;
 use participant::Pending;
 pub(super) use replay::Replay;
@@ -136,6 +140,8 @@ pub(super) struct Coordination {
     pub told: BTreeMap<TxnId, (SnapshotVersion, RunResult)>,
     /// Transactions that wait for a locked row.
     pub parked: BTreeMap<(TableId, Key), Vec<Request>>,
+    /// Without speculation: steps that wait until what they rest on is replicated.
+    held: Held,
     /// Items for other leaders.
     out: BTreeMap<ShardId, Vec<Named>>,
     /// The greatest version that a validation has raised the counter to.
@@ -169,7 +175,8 @@ impl Coordination {
             assert!(self.closed < pending.draw, "the log is not closed above what is pending");
         }
         for (_, txn) in self.locks.all() {
-            assert!(self.pending.contains_key(&txn), "a lock has a pending transaction");
+            let is_known = self.pending.contains_key(&txn) || self.holds(txn);
+            assert!(is_known, "a lock has a pending transaction");
         }
         for (row, parked) in &self.parked {
             assert!(!parked.is_empty(), "nobody is parked at {row:?}");
@@ -180,11 +187,12 @@ impl Coordination {
 }
 
 impl Shards {
-    /// The state of a node of a divided cluster; `None` if there is one shard.
-    pub(super) fn of(topology: &Topology, me: NodeId) -> Option<Self> {
+    /// The state of a node of a divided cluster; `None` if there is one shard, unless rows have to
+    /// be locked there, too.
+    pub(super) fn of(topology: &Topology, me: NodeId, options: &Options) -> Option<Self> {
         let partitions = Arc::new(topology.partitions.clone());
         let shards = partitions.shards();
-        if shards == 1 {
+        if shards == 1 && options.speculation {
             return None;
         }
         let own = topology.nodes[me.index()].shard;

@@ -121,7 +121,7 @@ impl State {
             digests: Digests::new(n),
             waits: Waits::default(),
             counters: Counters::default(),
-            shards: Shards::of(&setup.topology, setup.me).map(Box::new),
+            shards: Shards::of(&setup.topology, setup.me, &setup.options).map(Box::new),
             node: setup.me,
             node_count: setup.topology.node_count(),
             registry: setup.registry,

@@ -78,6 +78,7 @@ impl State {
         let Leadership { number, .. } = self.epochs.current;
         View {
             topology: self.replica.topology.clone(),
+            first: 0,
             number,
             leader: self.leader(),
             has_begun: self.epochs.begun == number,
@@ -94,6 +95,8 @@ impl State {
 /// What a manager knows of the replicas of a shard.
 pub(super) struct View {
     pub topology: Arc<Topology>,
+    /// The replica that leads if all are alike.
+    pub first: usize,
     /// The last epoch.
     pub number: Epoch,
     /// Its leader of the shard.
@@ -168,6 +171,12 @@ impl View {
         self.topology.node_ids().filter(may_lead).filter(is_fit)
     }
 
+    /// The place of a replica in the order in which they are preferred.
+    fn place_in_order(&self, node: NodeId) -> usize {
+        let (voters, node) = (self.topology.voter_count(), node.index());
+        if node < voters { (node + voters - self.first % voters) % voters } else { node }
+    }
+
     /// Whether a replica is a learner beside the leader, and not the leader: it takes over first
     /// (§6.3).
     fn is_heir(&self, node: NodeId) -> bool {
@@ -185,7 +194,7 @@ impl View {
             let links = links.as_ref().map_or(0, |links| links.count(*node));
             let (is_heir, votes) = (self.is_heir(*node), self.topology.votes(*node));
             let (is_idle, rank) = (stuck != Some(*node), self.told_by(*node).rank);
-            (is_idle, links, is_heir, votes, rank, Reverse(*node))
+            (is_idle, links, is_heir, votes, rank, Reverse(self.place_in_order(*node)))
         };
         self.fit().max_by_key(rank)
     }

@@ -12,6 +12,7 @@ mod geogauss_acks;
 mod geogauss_drawn;
 mod geogauss_runs;
 mod kept_seeds;
+mod mako_ablations;
 mod mako_divided;
 mod mako_drawn;
 mod mako_learners;

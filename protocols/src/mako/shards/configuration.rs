@@ -24,6 +24,7 @@ use pangea_core::time::Timestamp;
 use super::super::Mako;
 use super::super::epochs::{Decided, Leadership, may_lead};
 use super::super::messages::Message;
+use super::super::options::Leaders;
 use super::super::progress::PeerState;
 use super::super::state::{Role, State};
 use super::super::suspicion::View;
@@ -158,6 +159,10 @@ impl State {
         let nodes = group.nodes();
         View {
             topology: group.topology.clone(),
+            first: match self.options.leaders {
+                Leaders::First => 0,
+                Leaders::Rotated => usize::from(shard.0),
+            },
             number,
             leader: leader.filter(|_| number > Epoch(0)),
             has_begun,

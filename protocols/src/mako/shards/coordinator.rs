@@ -367,15 +367,15 @@ impl Mako {
         for shard in involved.iter() {
             clock.raise(shards.clocks.slot_of(shard), version);
         }
-        for shard in written.iter() {
-            let clock = clock.clone();
-            self.post(shard, attempt, Item::Install { version, clock });
-        }
         let decision = Decision { attempt: attempt.number, version, clock: clock.clone() };
         if let Some(over) = self.coordination().filter(|_| !written.is_empty()) {
             over.decisions.insert(attempt.txn, decision);
         }
-        self.install(cx, attempt, (version, clock), Some((result, written)));
+        self.install(cx, attempt, (version, clock.clone()), Some((result, written)));
+        for shard in written.iter() {
+            let install = Item::Install { version, clock: clock.clone() };
+            self.post_replicated((shard, attempt), install, false);
+        }
     }
 
     /// A shard has refused an attempt.

@@ -15,7 +15,8 @@
 use pangea_core::exec::Change;
 use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::{FoundRows, is_stale, touched};
-use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
@@ -111,11 +112,12 @@ impl Mako {
         attempt: Attempt,
         (reads, writes): (ReadSet, Vec<Write>),
     ) {
-        let answer = match self.prepare(cx, from, attempt, &reads, writes) {
-            Ok((draw, clock)) => Item::Prepared { draw, clock },
-            Err(change) => Item::Refused(change),
-        };
-        self.post(from, attempt, answer);
+        match self.prepare(cx, from, attempt, &reads, writes) {
+            Ok((draw, clock)) => {
+                self.post_replicated((from, attempt), Item::Prepared { draw, clock }, true);
+            }
+            Err(change) => self.post(from, attempt, Item::Refused(change)),
+        }
     }
 
     /// Locks the rows of a transaction, if the reads of them are current, and draws a number.
@@ -221,7 +223,7 @@ impl Mako {
             let row = Version { version, header, value: value.clone() };
             cx.store.apply(*table, key.clone(), row);
         }
-        self.wake(&writes);
+        self.wake(writes.iter().map(|write| (write.table, &write.key)));
         let kind = if own.is_some() { Kind::Own } else { Kind::Piece };
         let (outcome, written) = own.unwrap_or_else(|| (Ok(Vec::new()), ShardSet::default()));
         let txns = vec![Executed { txn, outcome }];
@@ -241,15 +243,14 @@ impl Mako {
         }
         let Pending { writes, .. } = over.pending.remove(&txn).expect("it was found just now");
         over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
-        self.wake(&writes);
+        self.wake(writes.iter().map(|write| (write.table, &write.key)));
     }
 
     /// Runs the local transactions again that have waited for one of these rows.
-    fn wake(&mut self, writes: &[Write]) {
+    pub(super) fn wake<'a>(&mut self, rows: impl Iterator<Item = (TableId, &'a Key)>) {
         let Role::Leading(leading) = &mut self.state.role else { return };
-        for write in writes {
-            let row = (write.table, write.key.clone());
-            let parked = leading.over.parked.remove(&row).unwrap_or_default();
+        for (table, key) in rows {
+            let parked = leading.over.parked.remove(&(table, key.clone())).unwrap_or_default();
             mutate!(MakoParkedForgotten: () => continue);
             for request in parked {
                 leading.queue_bytes += request.size_hint() as u64;

@@ -31,6 +31,7 @@ use super::super::clocks::Clock;
 use super::super::execution::in_order;
 use super::super::locks::LockTable;
 use super::super::log::{Entry, Executed, Logged};
+use super::super::options::AckUnit;
 use super::super::state::{Role, State};
 use crate::request::Request;
 
@@ -215,7 +216,7 @@ impl Mako {
         writes: Vec<(usize, Write)>,
     ) {
         let below = self.state.origin.below();
-        let State { role, shards, commit, node, .. } = &mut self.state;
+        let State { role, shards, commit, node, options, .. } = &mut self.state;
         let (Role::Leading(leading), Some(shards)) = (role, shards) else { return };
         leading.note_below(*node, below);
         let version = leading.over.counter.max(leading.last).next();
@@ -227,6 +228,15 @@ impl Mako {
         of_others.forget(&shards.watermarks());
         if of_others.entries().any(|(slot, _)| slot != shards.clocks.slot_of(shards.own)) {
             leading.over.clocks.entry(at).or_default().merge(&of_others);
+        }
+        let mut clock = clock;
+        if options.ack_unit == AckUnit::Epoch {
+            // §7.8, Mako-epoch: everything of all shards before it is told, or void, with it.
+            shards.ids().for_each(|shard| clock.raise(shards.clocks.slot_of(shard), at));
+        }
+        if let Some(executed) = txns.first().filter(|_| !options.speculation) {
+            let rows = writes.iter().map(|(_, write)| (write.table, write.key.clone()));
+            leading.over.hold_rows(version, executed.txn, rows);
         }
         let over = std::mem::take(&mut leading.news).into_iter().collect();
         let across = Some(Across { closed, at, clock, kind, written });

@@ -50,6 +50,7 @@ impl Mako {
                     watermark.max(last)
                 });
                 shards.watermarks[own] = shards.watermarks[own].max(watermark);
+                self.release_held(cx);
                 self.tell_settled(cx);
                 self.publish_stable(cx);
             }
