@@ -16,6 +16,7 @@ mod mako_ablations;
 mod mako_divided;
 mod mako_drawn;
 mod mako_learners;
+mod mako_passage;
 mod mako_runs;
 mod mako_shards;
 mod marked_faults;
