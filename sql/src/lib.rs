@@ -58,7 +58,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::txn::Procedure;
 
-use pangea_core::ids::TableId;
+use pangea_core::ids::{SnapshotVersion, TableId};
 
 pub use insight::activity::Signals;
 use plan::cache::PlanCache;
@@ -77,11 +77,27 @@ pub struct Shared {
     plans: PlanCache,
     blocks: sequence::Blocks,
     replays: Replays,
+    told: Told,
     insight: insight::Insight,
     results: Arc<ResultMemory>,
     natives: BTreeMap<String, Arc<native::Native>>,
     /// First parts of setting names that sessions may not make up.
     reserved_prefixes: Arc<[&'static str]>,
+}
+
+/// The last version that a client of this node was told of before the node had published it. The
+/// next reads of all its sessions wait for that: a client may use one after the other.
+#[derive(Debug, Default)]
+struct Told(AtomicU64);
+
+impl Told {
+    fn note(&self, version: SnapshotVersion) {
+        self.0.fetch_max(version.0, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> SnapshotVersion {
+        SnapshotVersion(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Counters of replayed transactions.

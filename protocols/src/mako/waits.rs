@@ -4,8 +4,11 @@
 //! |---|---|
 //! | `the log` | a leader that this node does not hear, or that has not closed the log yet |
 //! | `acknowledgements` | replicas that do not have the log on their disks, if they are too few |
+//! | `outcomes` | the leader of another shard, which coordinates a transaction of this node |
+//! | `answers` | leaders of other shards, for transactions that this leader coordinates |
+//! | `watermarks` | leaders of shards whose logs are not replicated as far as this one's |
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::protocol::{Cx, WaitsFor};
 use pangea_core::time::{Span, Timestamp};
 
@@ -26,10 +29,25 @@ pub(super) struct Waits {
 }
 
 impl State {
+    /// The nodes that something is missing from, and what it is.
     fn awaited(&self) -> Vec<(NodeId, &'static str)> {
+        let home = self.origin.in_flight.values().next().map(|first| first.home);
+        match (&self.shards, home) {
+            (Some(shards), Some(home)) if home != shards.own => {
+                shards.leader_of(home).map(|leader| (leader, "outcomes")).into_iter().collect()
+            }
+            _ => self.awaited_here(),
+        }
+    }
+
+    /// The same, for a transaction that the leader of this shard executes or coordinates.
+    fn awaited_here(&self) -> Vec<(NodeId, &'static str)> {
         let Some(leader) = self.leader() else { return Vec::new() };
         if leader != self.replica.me {
-            return vec![(leader, "the log")];
+            return vec![(self.replica.node(leader), "the log")];
+        }
+        if matches!(self.role, Role::Leading(_)) && self.commit.committed == self.log.last() {
+            return self.awaited_of_others();
         }
         let lacks = |node: &NodeId| match self.role {
             Role::Leading(_) => {
@@ -39,7 +57,22 @@ impl State {
             Role::Following | Role::Closing(_) => self.commit.acked[node.index()].is_none(),
         };
         let late = self.replica.voting_peers().filter(lacks);
-        late.map(|node| (node, "acknowledgements")).collect()
+        late.map(|node| (self.replica.node(node), "acknowledgements")).collect()
+    }
+
+    /// The leaders of other shards that a leader waits for whose own log is replicated.
+    fn awaited_of_others(&self) -> Vec<(NodeId, &'static str)> {
+        let (Role::Leading(leading), Some(shards)) = (&self.role, &self.shards) else {
+            return Vec::new();
+        };
+        let leader = |shard: ShardId| shards.leader_of(shard);
+        let asked = leading.over.awaited().into_iter().filter_map(leader);
+        let asked: Vec<_> = asked.map(|node| (node, "answers")).collect();
+        if !asked.is_empty() {
+            return asked;
+        }
+        let behind = shards.behind().into_iter().filter_map(leader);
+        behind.map(|node| (node, "watermarks")).collect()
     }
 }
 

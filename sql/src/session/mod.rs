@@ -324,7 +324,7 @@ impl Session {
         self.run(&command, &[], &[]).await
     }
 
-    /// Returns a snapshot that contains the session's own writes. With strict reads it also
+    /// Returns a snapshot that contains the writes of this node's clients. With strict reads it also
     /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
         self.wait_for_snapshot().await?;
@@ -346,13 +346,26 @@ impl Session {
     /// Notes that a transaction of the session was acknowledged.
     fn note_commit(&mut self, txn: TxnId, version: SnapshotVersion) {
         self.written = self.written.max(version);
+        if self.is_behind() {
+            self.shared.told.note(version);
+        }
         if let Some(losses) = self.engine.losses() {
             self.commits.note(losses, txn, version);
         }
     }
 
     fn must_be_fresh(&self) -> bool {
-        self.settings.is_strict() || self.is_behind() || self.is_too_old()
+        self.settings.is_strict() || self.lacks_told() || self.is_too_old()
+    }
+
+    /// The version that a snapshot needs to have the writes of which clients of this node were told.
+    fn told(&self) -> SnapshotVersion {
+        self.written.max(self.shared.told.last())
+    }
+
+    /// Whether this node's newest snapshot lacks some of them.
+    fn lacks_told(&self) -> bool {
+        self.engine.store().published() < self.told()
     }
 
     /// Whether the newest snapshot may be older than the session accepts.

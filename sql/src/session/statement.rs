@@ -130,13 +130,13 @@ impl Session {
     }
 
     /// Waits until the newest snapshot of this node is one that the session accepts. If it lacks
-    /// nothing but the session's own writes, these are on their way to this node, and no other one
-    /// has to be asked.
+    /// nothing but writes of this node's clients, these are on their way to this node, and no other
+    /// one has to be asked.
     pub(super) async fn wait_for_snapshot(&self) -> Result<(), SqlError> {
         if self.settings.is_strict() || self.is_too_old() {
             self.wait_fresh().await
-        } else if self.is_behind() {
-            self.engine.published(self.written).await.map_err(|gone| self.unavailable(gone))
+        } else if self.lacks_told() {
+            self.engine.published(self.told()).await.map_err(|gone| self.unavailable(gone))
         } else {
             Ok(())
         }

@@ -60,12 +60,18 @@ const PATIENCE: Span = Span::from_ms(100);
 /// The number of these round trips.
 const PATIENCE_ROUND_TRIPS: u64 = 4;
 
+/// The time doubles with each attempt of a transaction that was late, up to this number of times:
+/// the leaders may be busy with long programs.
+const PATIENCE_DOUBLINGS_MAX: u32 = 6;
+
 /// A transaction that is not certified.
 #[derive(Debug)]
 pub(crate) struct Coordinated {
     request: Request,
     attempt: u64,
     tries: u32,
+    /// The number of attempts that were late.
+    late: u32,
     /// When the attempt began, or its last answer arrived.
     since: Timestamp,
     phase: Phase,
@@ -144,6 +150,18 @@ fn is_empty(reads: &ReadSet) -> bool {
 }
 
 impl Coordination {
+    /// The shards that have not answered some transaction of this leader.
+    pub(in super::super) fn awaited(&self) -> BTreeSet<ShardId> {
+        let of = |found: &Coordinated| -> Vec<ShardId> {
+            match &found.phase {
+                Phase::Resting => Vec::new(),
+                Phase::Reading(reading) => reading.requested.keys().copied().collect(),
+                Phase::Certifying(certifying) => certifying.missing.iter().copied().collect(),
+            }
+        };
+        self.coordinated.values().flat_map(of).collect()
+    }
+
     fn coordinated(&mut self, attempt: Attempt) -> Option<&mut Coordinated> {
         let found = self.coordinated.get_mut(&attempt.txn)?;
         (found.attempt == attempt.number).then_some(found)
@@ -162,7 +180,7 @@ impl Mako {
         cx.mark("mako.coordinated");
         let (txn, since) = (request.txn, cx.now.at);
         let coordinated =
-            Coordinated { request, attempt: 0, tries: 0, since, phase: Phase::Resting };
+            Coordinated { request, attempt: 0, tries: 0, late: 0, since, phase: Phase::Resting };
         let Some(over) = self.coordination() else { return };
         over.coordinated.insert(txn, coordinated);
         self.begin_attempt(cx, txn);
@@ -470,10 +488,10 @@ impl Mako {
         let own = self.state.own_shard();
         let Some(over) = self.coordination() else { return };
         let is_late = |since: Timestamp| cx.now.at.since(since).us > patience;
-        let late = over
-            .coordinated
-            .iter()
-            .filter(|(_, found)| !matches!(found.phase, Phase::Resting) && is_late(found.since));
+        let late = over.coordinated.iter().filter(|(_, found)| {
+            let patience = patience << found.late.min(PATIENCE_DOUBLINGS_MAX);
+            !matches!(found.phase, Phase::Resting) && cx.now.at.since(found.since).us > patience
+        });
         let late: Vec<Attempt> =
             late.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt }).collect();
         let hanging = over
@@ -488,6 +506,9 @@ impl Mako {
             .collect();
         for attempt in late {
             cx.mark("mako.attempt_late");
+            if let Some(found) = self.coordination().and_then(|over| over.coordinated(attempt)) {
+                found.late += 1;
+            }
             self.postpone(attempt, cx.now.at);
         }
         for (shard, attempt) in hanging {

@@ -150,15 +150,25 @@ impl Item {
     }
 }
 
-/// Encodes items. [`decode_items`] is the inverse.
-fn encode_items(items: &[Named]) -> Bytes {
-    let mut out = Vec::new();
+/// A message that has grown to this size gets no more items, in bytes. One item has at most the
+/// rows of a transaction, so none exceeds a frame.
+const PART_BYTES: usize = 4 << 20;
+
+/// Encodes items, in messages of a limited size. [`decode_items`] is the inverse.
+fn encode_in_parts(items: &[Named]) -> Vec<Bytes> {
+    let (mut parts, mut out) = (Vec::new(), Vec::new());
     for Named { attempt, item } in items {
         out.put_u64(attempt.txn.to_bits());
         out.put_varint(attempt.number);
         item.encode(&mut out);
+        if out.len() >= PART_BYTES {
+            parts.push(std::mem::take(&mut out).into());
+        }
     }
-    out.into()
+    if !out.is_empty() {
+        parts.push(out.into());
+    }
+    parts
 }
 
 /// Decodes items.
@@ -200,7 +210,9 @@ impl Mako {
         let epoch = shards.config.number.0;
         for (shard, node) in ready {
             let items = leading.over.out.remove(&shard).unwrap_or_default();
-            cx.send(node, Message::Items { epoch, items: encode_items(&items) });
+            for items in encode_in_parts(&items) {
+                cx.send(node, Message::Items { epoch, items });
+            }
         }
     }
 
@@ -255,6 +267,7 @@ impl Mako {
 #[cfg(test)]
 mod tests {
     use pangea_core::ids::NodeId;
+    use pangea_core::value::Value;
 
     use super::super::super::clocks::Slot;
     use super::*;
@@ -287,11 +300,30 @@ mod tests {
         let named = all.into_iter().zip(1..);
         let named: Vec<Named> =
             named.map(|(item, number)| Named { attempt: attempt(number), item }).collect();
-        let bytes = encode_items(&named);
-        assert_eq!(decode_items(&bytes), Ok(named.clone()));
+        let [bytes] = &encode_in_parts(&named)[..] else { panic!("one message") };
+        assert_eq!(decode_items(bytes), Ok(named.clone()));
         for len in 1..bytes.len() {
             let part = decode_items(&bytes[..len]);
             assert!(part.is_err() || part.unwrap().len() < named.len(), "truncated to {len}");
         }
+    }
+    /// A frame has a maximum size, and a step may have items of many transactions.
+    #[test]
+    fn many_items_are_sent_in_several_messages() {
+        let value = Some(Value::copy_from(&vec![7; PART_BYTES / 3]));
+        let write =
+            |at: u8| Write { table: TableId(3), key: Key::from(&[at][..]), value: value.clone() };
+        let of = |number| {
+            let attempt = Attempt { txn: TxnId::new(NodeId(2), 5), number };
+            let item =
+                Item::Prepare { reads: ReadSet::default(), writes: vec![write(1), write(2)] };
+            Named { attempt, item }
+        };
+        let items: Vec<Named> = (1..=5).map(of).collect();
+        let parts = encode_in_parts(&items);
+        let decoded = parts.iter().map(|part| decode_items(part).unwrap());
+        let decoded: Vec<Vec<Named>> = decoded.collect();
+        assert_eq!(decoded.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+        assert_eq!(decoded.concat(), items);
     }
 }

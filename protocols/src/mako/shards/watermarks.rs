@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
@@ -28,9 +28,18 @@ use super::super::messages::Message;
 use super::super::state::{Role, State};
 use super::super::versions::{Epoch, start_of};
 use super::super::watermark::{RECLAIM_VERSIONS_MAX, commit_point};
+use super::Shards;
 
 /// A shard logs a closing for the sake of others after this time.
 const CLOSING: Span = Span::from_ms(5);
+
+impl Shards {
+    /// The shards with a lower watermark than this one.
+    pub(in super::super) fn behind(&self) -> Vec<ShardId> {
+        let own = self.own_watermark();
+        self.ids().filter(|shard| self.watermarks[usize::from(shard.0)] < own).collect()
+    }
+}
 
 impl Mako {
     /// Commits, tells clients and publishes, as far as the logs of all shards are replicated.
