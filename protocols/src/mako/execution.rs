@@ -110,6 +110,8 @@ impl Mako {
     pub(super) fn run_slices(&mut self, cx: &mut Cx<'_, Self>) {
         let Options { slice_txns, speculation, .. } = self.state.options;
         let (slice_txns, slices) = match speculation {
+            // Other shards wait for messages of this one.
+            true if self.state.shards.is_some() => (slice_txns, 1),
             true => (slice_txns, STEP_SLICES_MAX),
             // Transactions of a slice see each other's writes.
             false => (1, slice_txns),

@@ -3,8 +3,12 @@
 //! A lock is taken at once or refused, so nobody waits while it holds one, and there is no
 //! deadlock. The table is ordered, so a scan sees the keys that are about to be inserted in its
 //! range. Few keys are locked at a time: a filter tells that a key is not, with one load.
+//!
+//! Rows that such a transaction has read on its coordinator's shard are locked, too, but only
+//! against writes: several transactions may have read them. Otherwise one that reads a row which
+//! local transactions write all the time would never find it unchanged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use pangea_core::hash::hash_bytes;
@@ -19,6 +23,8 @@ const FILTER_WORDS: usize = 1 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockTable {
     locked: BTreeMap<(TableId, Key), TxnId>,
+    /// The rows that are locked against writes, each with the transactions that have read it.
+    shared: BTreeMap<(TableId, Key), BTreeSet<TxnId>>,
     /// A bit for each key that was locked since the table was empty. Empty if none is.
     filter: Vec<u64>,
 }
@@ -67,6 +73,20 @@ impl LockTable {
         self.locked.get(&(table, Key::from(key))).copied()
     }
 
+    /// A transaction other than `except` that has locked a row against writes.
+    pub fn reader(&self, table: TableId, key: &[u8], except: Option<TxnId>) -> Option<TxnId> {
+        if self.shared.is_empty() {
+            return None;
+        }
+        let readers = self.shared.get(&(table, Key::from(key)))?;
+        readers.iter().copied().find(|txn| Some(*txn) != except)
+    }
+
+    /// The transactions that have locked rows against writes.
+    pub fn readers(&self) -> impl Iterator<Item = TxnId> {
+        self.shared.values().flatten().copied()
+    }
+
     /// A row of a range that another transaction than `except` has locked, whether the row exists
     /// or not.
     pub fn holder_within(
@@ -97,7 +117,8 @@ impl LockTable {
         rows: impl Iterator<Item = (TableId, &'a Key)> + Clone,
     ) -> Result<(), Holder> {
         for (table, key) in rows.clone() {
-            if let Some(other) = self.holder(table, key).filter(|other| *other != txn) {
+            let holder = self.holder(table, key).filter(|other| *other != txn);
+            if let Some(other) = holder.or_else(|| self.reader(table, key, Some(txn))) {
                 return Err(Holder { table, key: key.clone(), txn: other });
             }
         }
@@ -108,6 +129,39 @@ impl LockTable {
             self.locked.insert((table, key.clone()), txn);
         }
         Ok(())
+    }
+
+    /// Locks all of these rows against the writes of others, or none.
+    ///
+    /// # Errors
+    /// If another transaction is about to write one of them.
+    pub fn share<'a>(
+        &mut self,
+        txn: TxnId,
+        rows: impl Iterator<Item = (TableId, &'a Key)> + Clone,
+    ) -> Result<(), Holder> {
+        for (table, key) in rows.clone() {
+            if let Some(other) = self.holder(table, key).filter(|other| *other != txn) {
+                return Err(Holder { table, key: key.clone(), txn: other });
+            }
+        }
+        for (table, key) in rows {
+            self.shared.entry((table, key.clone())).or_default().insert(txn);
+        }
+        Ok(())
+    }
+
+    /// Ends that for those of the rows that the transaction has locked against writes.
+    pub fn unshare<'a>(&mut self, txn: TxnId, rows: impl Iterator<Item = (TableId, &'a Key)>) {
+        for (table, key) in rows {
+            let row = (table, key.clone());
+            if let Some(readers) = self.shared.get_mut(&row) {
+                readers.remove(&txn);
+                if readers.is_empty() {
+                    self.shared.remove(&row);
+                }
+            }
+        }
     }
 
     /// Unlocks those of the rows that the transaction has locked.

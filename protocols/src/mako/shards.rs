@@ -22,6 +22,7 @@
 //! | local transactions | §4.2 | `slices.rs` | | results, and which ones have to wait |
 //! | coordination | §4.2 | `coordinator.rs` | Items | whether a transaction is certified |
 //! | certification | §4.2 | `participant.rs` | Items | whether its rows are current and locked |
+//! | queues | | `queues.rs` | | whose turn it is to lock a row |
 //! | watermarks | §4.4 | `watermarks.rs` | Watermark | what can be told and read |
 //! | replay | §4.4 | `replay.rs` | Append | rows |
 //! | configuration | §5.2 | `configuration.rs` | Config, Agreement | who leads each shard |
@@ -51,6 +52,7 @@ mod holding;
 mod items;
 mod participant;
 mod passage;
+mod queues;
 mod replay;
 mod routing;
 mod slices;
@@ -82,6 +84,7 @@ use coordinator::{Coordinated, Decision};
 use holding::Held;
 use items::Named;
 use participant::Pending;
+use queues::Waiters;
 pub(super) use replay::Replay;
 
 /// The state of a node as one of several shards.
@@ -149,6 +152,10 @@ pub(super) struct Coordination {
     held: Held,
     /// Transactions that wait until it is known which versions of the epochs before are void.
     pub doubtful: Vec<Request>,
+    /// Transactions over shards that wait for a locked row of this shard, in order.
+    waiters: Waiters,
+    /// Rows that were unlocked, and for which some wait.
+    unlocked: Vec<(TableId, Key)>,
     /// Items for other leaders.
     out: BTreeMap<ShardId, Vec<Named>>,
     /// The greatest version that a validation has raised the counter to.
@@ -185,10 +192,16 @@ impl Coordination {
             let is_known = self.pending.contains_key(&txn) || self.holds(txn);
             assert!(is_known, "a lock has a pending transaction");
         }
+        for txn in self.locks.readers() {
+            assert!(self.pending.contains_key(&txn), "a lock has a pending transaction");
+        }
         for (row, parked) in &self.parked {
             assert!(!parked.is_empty(), "nobody is parked at {row:?}");
-            let holder = self.locks.holder(row.0, &row.1);
-            assert!(holder.is_some(), "whoever is parked waits for a lock");
+            assert!(self.is_locked(row), "whoever is parked waits for a lock");
+        }
+        for (row, waiters) in &self.waiters {
+            assert!(!waiters.is_empty(), "nobody waits for {row:?}");
+            assert!(self.is_locked(row), "transactions over shards wait for a lock");
         }
     }
 }
@@ -285,6 +298,7 @@ impl Mako {
             return;
         }
         self.try_again(cx);
+        self.run_waiters(cx);
         self.close_for_others(cx);
         self.close_batch(cx);
         self.gossip(cx, false);
@@ -306,6 +320,8 @@ impl Mako {
         if is_up {
             self.forward_again(node);
             self.send_progress(cx);
+        } else {
+            self.on_leader_lost(cx, node);
         }
     }
 

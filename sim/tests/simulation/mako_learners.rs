@@ -6,7 +6,7 @@ use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::trace::Lines;
 use pangea_sim::{Settings, run};
 
-use crate::mako_drawn::{away, drawn, hasty, replaced, settings, several, upgraded};
+use crate::mako_drawn::{away, drawn, replaced, settings, several, upgraded};
 use crate::runs::clean;
 use crate::{mako_divided, mako_drawn};
 
@@ -29,7 +29,7 @@ fn with_learners(seed: u64) -> (Settings, Options) {
 /// Replica 0 leads first, and is killed for so long that another one has to.
 fn headless(seed: u64, shards: u16) -> (Settings, Options) {
     let crash = Fault::Crash { node: Target::Node(0), after_effects: seed % 20 };
-    let rules = Some(vec![Rule { at_ms: 900, lasts_ms: 2_500, fault: crash }]);
+    let rules = Some(vec![Rule { at_ms: 900, lasts_ms: 3_500, fault: crash }]);
     let settings = match shards {
         1 => settings(seed, "list-append"),
         _ => mako_divided::divided(seed, "list-append", shards),
@@ -37,7 +37,7 @@ fn headless(seed: u64, shards: u16) -> (Settings, Options) {
     let duration = Span::from_ms(5_000);
     let one_way_max = Span::from_ms(40);
     let settings = Settings { rules, duration, learners: true, one_way_max, ..settings };
-    (settings, hasty())
+    (settings, Options::default())
 }
 
 /// Mako §6.3: the learner beside the leader takes over, and not a follower elsewhere.

@@ -10,18 +10,21 @@
 //!
 //! The version is the greatest number that was drawn, or above all that was read. Reads of rows
 //! that the transaction writes as well are checked when these are locked, so most transactions need
-//! no validation on the shards where they write. A transaction always draws a number here, because
-//! its outcome is in this shard's log.
+//! no validation on the shards where they write. On this shard all rows that it has read are
+//! locked, against writes: it has run in the same step, so they are current. Other shards do not
+//! lock them, because there they would stay locked when this leader fails. A transaction always
+//! draws a number here, because its outcome is in this shard's log.
 //!
-//! If a row is locked or has changed, all shards forget the attempt, and the program runs again
-//! after a random time. An interactive transaction can't run again.
+//! If a row of this shard is locked, the transaction waits for its turn (`queues.rs`). If one of
+//! another shard is locked, or has changed, all shards forget the attempt, and the program runs
+//! again after a random time. An interactive transaction can't run again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::exec::Change;
 use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::{self, FoundRows, Known, Part, Spread};
-use pangea_core::ids::{ShardId, SnapshotVersion, TxnId};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
@@ -82,6 +85,8 @@ enum Phase {
     /// It waits for its next attempt.
     Resting,
     Reading(Box<Reading>),
+    /// It has all rows of other shards, and waits for a locked one of this shard.
+    Waiting(Box<Reading>),
     Certifying(Box<Certifying>),
 }
 
@@ -132,7 +137,7 @@ impl Decision {
     }
 }
 
-/// Takes the reads that are checked with the locks: those of rows that are written.
+/// Takes the reads that another shard checks with the locks: those of rows that are written.
 fn with_locks(part: &mut Part) -> ReadSet {
     let is_written = |read: &pangea_core::txn::PointRead| {
         let is_it =
@@ -145,6 +150,11 @@ fn with_locks(part: &mut Part) -> ReadSet {
     ReadSet { points: written, ..ReadSet::default() }
 }
 
+/// Takes the reads that this shard checks with the locks: those of single rows.
+fn take_points(part: &mut Part) -> ReadSet {
+    ReadSet { points: std::mem::take(&mut part.reads.points), ..ReadSet::default() }
+}
+
 fn is_empty(reads: &ReadSet) -> bool {
     reads.points.is_empty() && reads.ranges.is_empty()
 }
@@ -154,7 +164,7 @@ impl Coordination {
     pub(in super::super) fn awaited(&self) -> BTreeSet<ShardId> {
         let of = |found: &Coordinated| -> Vec<ShardId> {
             match &found.phase {
-                Phase::Resting => Vec::new(),
+                Phase::Resting | Phase::Waiting(_) => Vec::new(),
                 Phase::Reading(reading) => reading.requested.keys().copied().collect(),
                 Phase::Certifying(certifying) => certifying.missing.iter().copied().collect(),
             }
@@ -165,6 +175,46 @@ impl Coordination {
     fn coordinated(&mut self, attempt: Attempt) -> Option<&mut Coordinated> {
         let found = self.coordinated.get_mut(&attempt.txn)?;
         (found.attempt == attempt.number).then_some(found)
+    }
+}
+
+/// A transaction that has waited for a row.
+pub(super) enum Waited {
+    /// Its turn has come.
+    Until(Attempt),
+    /// The attempt was given up meanwhile.
+    InVain,
+}
+
+impl Coordination {
+    /// An attempt waits for a row. Returns whether it can.
+    pub(super) fn begin_to_wait(&mut self, attempt: Attempt) -> bool {
+        let Some(found) = self.coordinated(attempt) else { return false };
+        match std::mem::replace(&mut found.phase, Phase::Resting) {
+            Phase::Reading(reading) if matches!(found.request.program, Program::Call { .. }) => {
+                found.phase = Phase::Waiting(reading);
+                true
+            }
+            other => {
+                found.phase = other;
+                false
+            }
+        }
+    }
+
+    /// A transaction has its turn.
+    pub(super) fn end_to_wait(&mut self, txn: TxnId, now: Timestamp) -> Waited {
+        let Some(found) = self.coordinated.get_mut(&txn) else { return Waited::InVain };
+        match std::mem::replace(&mut found.phase, Phase::Resting) {
+            Phase::Waiting(reading) => {
+                (found.phase, found.since) = (Phase::Reading(reading), now);
+                Waited::Until(Attempt { txn, number: found.attempt })
+            }
+            other => {
+                found.phase = other;
+                Waited::InVain
+            }
+        }
     }
 }
 
@@ -209,7 +259,7 @@ impl Mako {
     }
 
     /// Runs the program on the rows that are known.
-    fn run_spread(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
+    pub(super) fn run_spread(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
         let Role::Leading(leading) = &mut self.state.role else { return };
         let Some(shards) = &self.state.shards else { return };
         let Some(found) = leading.over.coordinated(attempt) else { return };
@@ -278,11 +328,12 @@ impl Mako {
         }
         let Part { reads, writes } = {
             let part = parts.entry(own).or_default();
-            let reads = with_locks(part);
+            let reads = take_points(part);
             Part { reads, writes: std::mem::take(&mut part.writes) }
         };
         let (draw, clock) = match self.prepare(cx, own, attempt, &reads, writes) {
             Ok(prepared) => prepared,
+            Err(Refusal::Changed(change)) if self.wait_for_row(cx, attempt, &change) => return,
             Err(refusal) => return self.on_refusal(cx, attempt, refusal),
         };
         let involved: ShardSet = parts.keys().copied().collect();
@@ -324,7 +375,7 @@ impl Mako {
     fn certifying(&mut self, attempt: Attempt) -> Option<&mut Certifying> {
         match &mut self.coordination()?.coordinated(attempt)?.phase {
             Phase::Certifying(certifying) => Some(certifying),
-            Phase::Resting | Phase::Reading(_) => None,
+            Phase::Resting | Phase::Reading(_) | Phase::Waiting(_) => None,
         }
     }
 
@@ -490,7 +541,8 @@ impl Mako {
         let is_late = |since: Timestamp| cx.now.at.since(since).us > patience;
         let late = over.coordinated.iter().filter(|(_, found)| {
             let patience = patience << found.late.min(PATIENCE_DOUBLINGS_MAX);
-            !matches!(found.phase, Phase::Resting) && cx.now.at.since(found.since).us > patience
+            let is_idle = matches!(found.phase, Phase::Resting | Phase::Waiting(_));
+            !is_idle && cx.now.at.since(found.since).us > patience
         });
         let late: Vec<Attempt> =
             late.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt }).collect();
@@ -523,6 +575,25 @@ impl Mako {
         if let Some(found) = over.coordinated(attempt) {
             found.tries -= 1;
             over.resting.insert((until, attempt.txn));
+        }
+    }
+
+    /// The connection to a node is lost: attempts that wait for its answer are given up, because
+    /// their locks would keep others waiting.
+    pub(super) fn on_leader_lost(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        let shards = self.shards();
+        let Some(shard) = shards.ids().find(|shard| shards.leader_of(*shard) == Some(node)) else {
+            return;
+        };
+        let Some(over) = self.coordination() else { return };
+        let open = over.coordinated.iter().filter(|(_, found)| match &found.phase {
+            Phase::Resting | Phase::Waiting(_) => false,
+            Phase::Reading(reading) => reading.requested.contains_key(&shard),
+            Phase::Certifying(certifying) => certifying.missing.contains(&shard),
+        });
+        let open = open.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt });
+        for attempt in open.collect::<Vec<_>>() {
+            self.on_doubt(cx, attempt);
         }
     }
 

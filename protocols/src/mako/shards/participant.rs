@@ -27,9 +27,10 @@ use pangea_core::txn::{ReadSet, Write};
 use super::super::Mako;
 use super::super::across::Kind;
 use super::super::clocks::Clock;
-use super::super::locks::Holder;
+use super::super::locks::{Holder, LockTable};
 use super::super::log::{Executed, RunResult};
 use super::super::state::{Role, State};
+use super::Coordination;
 use super::items::{Attempt, Item};
 
 /// A transaction that has drawn a number here.
@@ -40,7 +41,53 @@ pub(crate) struct Pending {
     pub coordinator: ShardId,
     pub draw: SnapshotVersion,
     pub writes: Vec<Write>,
+    /// The rows that it has read and does not write.
+    pub shared: Vec<(TableId, Key)>,
     pub since: Timestamp,
+}
+
+impl Pending {
+    /// The rows that it has locked.
+    fn rows(&self) -> impl Iterator<Item = (TableId, &Key)> + Clone {
+        self.writes.iter().map(|write| (write.table, &write.key)).chain(rows_of(&self.shared))
+    }
+
+    /// Unlocks them.
+    fn unlock(&self, locks: &mut LockTable, txn: TxnId) {
+        locks.unlock(txn, self.writes.iter().map(|write| (write.table, &write.key)));
+        locks.unshare(txn, rows_of(&self.shared));
+    }
+}
+
+fn rows_of(rows: &[(TableId, Key)]) -> impl Iterator<Item = (TableId, &Key)> + Clone {
+    rows.iter().map(|(table, key)| (*table, key))
+}
+
+impl Coordination {
+    /// Locks the rows of a transaction, or none.
+    fn lock(
+        &mut self,
+        txn: TxnId,
+        writes: &[Write],
+        shared: &[(TableId, Key)],
+    ) -> Result<(), Change> {
+        // Local transactions that want to write such a row would never get it.
+        let is_wanted = |(table, key): &&(TableId, Key)| {
+            self.locks.reader(*table, key, Some(txn)).is_some()
+                && self.parked.contains_key(&(*table, key.clone()))
+        };
+        if let Some((table, key)) = shared.iter().find(is_wanted) {
+            let winner = self.locks.reader(*table, key, Some(txn));
+            return Err(Change { table: *table, key: key.clone(), winner });
+        }
+        let written = || writes.iter().map(|write| (write.table, &write.key));
+        self.locks.lock(txn, written())?;
+        let locked = self.locks.share(txn, rows_of(shared));
+        locked.map_err(|holder| {
+            self.locks.unlock(txn, written());
+            holder.into()
+        })
+    }
 }
 
 /// Why a transaction can't be certified.
@@ -153,7 +200,8 @@ impl Mako {
         }
     }
 
-    /// Locks the rows of a transaction, if the reads of them are current, and draws a number.
+    /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows that it
+    /// has read and does not write are locked against writes.
     ///
     /// # Errors
     /// A row that is locked, has changed, or may be void.
@@ -168,11 +216,18 @@ impl Mako {
         let Attempt { txn, number } = attempt;
         // An earlier attempt may have been given up while the nodes were not connected.
         self.forget_before(txn, number);
+        let is_written = |key: &(TableId, Key)| {
+            writes.iter().any(|write| (write.table, &write.key) == (key.0, &key.1))
+        };
+        let read = reads.points.iter().map(|read| (read.table, read.key.clone()));
+        let shared: Vec<_> = read.filter(|row| !is_written(row)).collect();
         let Some(over) = self.coordination() else {
             unreachable!("only a leader certifies transactions")
         };
-        let locked = over.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)));
-        locked.map_err(Change::from)?;
+        over.lock(txn, &writes, &shared)?;
+        let (attempt, since) = (number, cx.now.at);
+        let draw = SnapshotVersion::ZERO;
+        let mut pending = Pending { attempt, coordinator, draw, writes, shared, since };
         let clock = match is_stale(reads, cx.store) {
             Some(change) => Err(change.into()),
             None => self.state.clock_of(cx, reads),
@@ -181,15 +236,14 @@ impl Mako {
         let clock = match clock {
             Ok((clock, _)) => clock,
             Err(refusal) => {
-                over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+                pending.unlock(&mut over.locks, txn);
                 return Err(refusal);
             }
         };
         over.counter = over.counter.next();
-        let draw = over.counter;
-        let (attempt, since) = (number, cx.now.at);
-        over.pending.insert(txn, Pending { attempt, coordinator, draw, writes, since });
-        Ok((draw, clock))
+        pending.draw = over.counter;
+        over.pending.insert(txn, pending);
+        Ok((over.counter, clock))
     }
 
     pub(super) fn on_validate(
@@ -254,15 +308,16 @@ impl Mako {
             // It was installed already: the coordinator has repeated that.
             return cx.mark("mako.installed_again");
         }
-        let Pending { writes, .. } = over.pending.remove(&txn).expect("it was found just now");
-        over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+        let pending = over.pending.remove(&txn).expect("it was found just now");
+        pending.unlock(&mut over.locks, txn);
         mutate!(MakoInstallDoesNotRaise: over.counter = over.counter.max(version) => ());
         let header = RecordHeader::new(txn);
-        for Write { table, key, value } in &writes {
+        for Write { table, key, value } in &pending.writes {
             let row = Version { version, header, value: value.clone() };
             cx.store.apply(*table, key.clone(), row);
         }
-        self.wake(writes.iter().map(|write| (write.table, &write.key)));
+        self.wake(pending.rows());
+        let Pending { writes, .. } = pending;
         let kind = if own.is_some() { Kind::Own } else { Kind::Piece };
         let (outcome, written) = own.unwrap_or_else(|| (Ok(Vec::new()), ShardSet::default()));
         let txns = vec![Executed { txn, outcome }];
@@ -291,20 +346,25 @@ impl Mako {
         if over.pending.get(&txn).is_none_or(|pending| pending.attempt >= number) {
             return;
         }
-        let Pending { writes, .. } = over.pending.remove(&txn).expect("it was found just now");
-        over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
-        self.wake(writes.iter().map(|write| (write.table, &write.key)));
+        let pending = over.pending.remove(&txn).expect("it was found just now");
+        pending.unlock(&mut over.locks, txn);
+        self.wake(pending.rows());
     }
 
-    /// Runs the local transactions again that have waited for one of these rows.
+    /// Runs the local transactions again that have waited for one of these rows, before others. If
+    /// transactions over shards wait for it, too, the next one follows (`queues.rs`).
     pub(super) fn wake<'a>(&mut self, rows: impl Iterator<Item = (TableId, &'a Key)>) {
         let Role::Leading(leading) = &mut self.state.role else { return };
         for (table, key) in rows {
             let parked = leading.over.parked.remove(&(table, key.clone())).unwrap_or_default();
             mutate!(MakoParkedForgotten: () => continue);
-            for request in parked {
+            for request in parked.into_iter().rev() {
                 leading.queue_bytes += request.size_hint() as u64;
-                leading.queue.push_back(request);
+                leading.queue.push_front(request);
+            }
+            let row = (table, key.clone());
+            if leading.over.waiters.contains_key(&row) {
+                leading.over.unlocked.push(row);
             }
         }
     }

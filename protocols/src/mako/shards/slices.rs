@@ -108,7 +108,9 @@ impl Guard for SliceGuard<'_> {
             return self.put_off(place, Reason::Elsewhere);
         }
         // A locked row may be written without a look at it.
-        let is_locked = self.locks.holder(table, key).is_some();
+        let is_read = self.locks.reader(table, key, None).is_some();
+        let is_read = mutate!(MakoReadLocksIgnored: is_read => false);
+        let is_locked = is_read || self.locks.holder(table, key).is_some();
         !is_locked || self.put_off(place, Reason::Locked(table, Key::from(key)))
     }
 
@@ -238,15 +240,15 @@ impl Mako {
         let closed = mutate!(MakoClosedAbovePending: leading.over.closed_below(version) => version);
         let at = at.unwrap_or(version);
         let is_own = kind == Kind::Own && !txns.is_empty();
-        let mut of_others = clock.clone();
-        of_others.forget(&shards.watermarks());
-        if !of_others.is_empty() {
-            leading.over.clocks.entry(at).or_default().merge(&of_others);
-        }
         let mut clock = clock;
         if options.ack_unit == AckUnit::Epoch {
             // §7.8, Mako-epoch: everything of all shards before it is told, or void, with it.
             shards.ids().for_each(|shard| clock.raise(shards.clocks.slot_of(shard), at));
+        }
+        let mut of_others = clock.clone();
+        of_others.forget(&shards.watermarks());
+        if !of_others.is_empty() {
+            leading.over.clocks.entry(at).or_default().merge(&of_others);
         }
         if let Some(executed) = txns.first().filter(|_| !options.speculation) {
             let rows = writes.iter().map(|(_, write)| (write.table, write.key.clone()));
