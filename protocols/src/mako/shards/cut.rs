@@ -91,6 +91,7 @@ impl Mako {
         if count > 0 {
             cx.mark("mako.void");
             self.state.counters.txns_rolled_back += count as u64;
+            self.shards().counts.void += count as u64;
         }
     }
 

@@ -136,10 +136,15 @@ impl Mako {
         let Some(over) = self.coordination() else {
             unreachable!("only a leader certifies transactions")
         };
-        over.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)))?;
+        let locked = over.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)));
+        if let Err(holder) = locked {
+            self.shards().counts.locks_refused += 1;
+            return Err(holder.into());
+        }
         if let Some(change) = is_stale(reads, cx.store) {
             let over = self.coordination().expect("it leads");
             over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+            self.shards().counts.reads_stale += 1;
             return Err(change);
         }
         let (clock, _) = self.state.clock_of(cx, reads);
@@ -179,6 +184,7 @@ impl Mako {
     ) -> Result<Clock, Change> {
         let locked = self.state.locked_by_another(txn, reads);
         if let Some(change) = locked.or_else(|| is_stale(reads, cx.store)) {
+            self.shards().counts.reads_stale += 1;
             return Err(change);
         }
         let (clock, newest) = self.state.clock_of(cx, reads);

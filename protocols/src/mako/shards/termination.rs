@@ -42,11 +42,11 @@ use super::participant::Pending;
 use crate::streams::number;
 
 /// How a transaction ended: at a version with a clock, or without effect.
-type Fate = Option<(SnapshotVersion, Clock)>;
+pub(in super::super) type Fate = Option<(SnapshotVersion, Clock)>;
 
 const WHAT: &str = "fates";
 
-fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
+pub(in super::super) fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
     let mut out = Vec::new();
     for (txn, fate) in fates {
         out.put_u64(txn.to_bits());
@@ -59,7 +59,7 @@ fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
     out.into()
 }
 
-fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>, DecodeError> {
+pub(in super::super) fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>, DecodeError> {
     let (from, mut fates) = (&mut Reader::new(bytes), Vec::new());
     while !from.is_empty() {
         let txn = TxnId::from_bits(from.u64(WHAT)?);
@@ -243,6 +243,7 @@ impl Mako {
                 continue;
             }
             let Pending { writes, .. } = hanging.remove(&txn).expect("it was found just now");
+            self.shards().counts.hanging_resolved += 1;
             match fate {
                 Some((version, clock)) => {
                     cx.mark("mako.installed_late");
