@@ -79,7 +79,7 @@ pub struct Arguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
-    /// --protocol tiga [default: all regions]
+    /// --protocol tiga or mako [default: all regions]
     #[arg(long, value_name = "A,B/B,C")]
     replicas_in: Option<String>,
     /// Regions that have only a non-voting replica of the first shard

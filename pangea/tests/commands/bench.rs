@@ -414,6 +414,7 @@ fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
 #[test]
 fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
     let calvin = "--protocol calvin --partitions 2 --secs 4";
+    let mako = "--protocol mako --partitions 2 --secs 6";
     let micro = "--workload calvin-micro --shards 2 --rows 500 --remote 30";
     let tpcc = "--workload tpcc-nopay --warehouses 4 --tiny";
     for (line, kinds) in [
@@ -421,6 +422,8 @@ fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
         (format!("{calvin} {tpcc} --fault kill:region-3@1+1"), ["new-order", "payment"]),
         (format!("{calvin} {tpcc} --fault kill:region-2.1@1+1"), ["new-order", "payment"]),
         (format!("{calvin} {micro} --fault cut:region-3@1+1"), ["one-shard", "multi-shard"]),
+        (format!("{mako} --regions 1 {micro}"), ["one-shard", "multi-shard"]),
+        (format!("{mako} {tpcc} --fault kill:leader@1+1"), ["new-order", "payment"]),
     ] {
         let (output, json) = bench(&line);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -441,7 +444,6 @@ fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
 fn tables_that_cant_be_divided_are_refused_before_anything_starts() {
     for (line, words) in [
         ("--workload bank --partitions 2", "protocol \"minerva\" stores all rows on each node"),
-        ("--workload bank --protocol mako --partitions 2", "--partitions: Mako has one shard"),
         ("--workload bank --protocol calvin --partitions 20", "are 60 nodes"),
         ("--workload bank --protocol calvin --partitions 200", "200"),
         (

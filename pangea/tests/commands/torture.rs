@@ -104,7 +104,7 @@ fn assert_checkpoints(stdout: &str) {
 /// Nodes with half of the tables each. Those of Calvin have few of their rows in memory.
 #[test]
 fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
-    for more in ["--protocol calvin --memory-mb 1", "--protocol tiga"] {
+    for more in ["--protocol calvin --memory-mb 1", "--protocol tiga", "--protocol mako"] {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!("{more} --partitions 2 --secs 12 --seed 2");
         let output = torture(directory.path(), &arguments);
@@ -237,7 +237,9 @@ fn caches_are_killed_and_paused_as_nodes_are() {
 /// A bit of a row flips in the memory of a node. Its peers find it, and it is replaced.
 #[test]
 fn a_flipped_bit_is_found_and_its_node_is_replaced() {
-    for protocol in ["minerva", "calvin", "tiga", "tiga --partitions 2", "mako"] {
+    for protocol in
+        ["minerva", "calvin", "tiga", "tiga --partitions 2", "mako", "mako --partitions 2"]
+    {
         let directory = tempfile::tempdir().unwrap();
         let arguments = format!("--protocol {protocol} --faults flip --secs 20 --seed 1");
         let output = torture(directory.path(), &arguments);

@@ -125,6 +125,10 @@ pub(super) struct Epochs {
     pub end: SnapshotVersion,
     /// The number of epochs in a row that did not begin.
     pub failures: u32,
+    /// The number of short epochs in a row.
+    pub short: u32,
+    /// When the clock of agreement has ticked last.
+    pub ticked_at: Timestamp,
     /// Since when a replica of a shard has more links than the leader, as the manager knows.
     pub outdone_since: BTreeMap<ShardId, Timestamp>,
     /// When each node was last heard.
@@ -145,6 +149,8 @@ impl Epochs {
             begun: Epoch(0),
             end: SnapshotVersion::ZERO,
             failures: 0,
+            short: 0,
+            ticked_at: Timestamp::default(),
             outdone_since: BTreeMap::new(),
             heard_at: vec![Timestamp::default(); node_count],
             told: vec![PeerState::default(); node_count],
@@ -154,7 +160,7 @@ impl Epochs {
     /// Everybody counts as heard, because nobody could be.
     pub(super) fn hear_all(&mut self, now: Timestamp) {
         self.heard_at.fill(now);
-        self.since = now;
+        (self.since, self.ticked_at) = (now, now);
     }
 }
 
@@ -285,6 +291,7 @@ impl Mako {
             cx.mark("agreement.leader_changed");
         }
         self.roll_back(cx);
+        self.state.note_length(cx.now.at);
         let State { epochs, replica, adopting, sent, reports, commit, shards, .. } =
             &mut self.state;
         if shards.is_none() {

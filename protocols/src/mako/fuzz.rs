@@ -2,17 +2,24 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
-use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
+use pangea_core::exec::Change;
+use pangea_core::exec::reconnaissance::LookupKeys;
+use pangea_core::exec::spread::FoundRows;
+use pangea_core::ids::{
+    LogPosition, NodeId, ProcedureId, ShardId, SnapshotVersion, TableId, TxnId,
+};
 use pangea_core::key::Key;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Message as _;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Abort, Program, SqlState, Write};
+use pangea_core::txn::{Abort, PointRead, Program, ReadSet, ReadVersion, SqlState, Write};
 use pangea_core::value::Value;
 
 use super::Message;
+use super::across::{Across, Kind};
 use super::checkpoint::Meta;
+use super::clocks::{Clock, Slot};
 use super::closing::Adopted;
 use super::epochs::{Decided, Leadership};
 use super::forwarding::{decode_requests, encode_all};
@@ -20,6 +27,8 @@ use super::log::{Entry, Executed, Logged, decode_abort, decode_entries, encode_e
 use super::outcomes::Outcomes;
 use super::rejoin::{Known, Rejoined, Replaced};
 use super::shards::Config;
+use super::shards::items::{Attempt, Item, Named, decode_items, encode_in_parts};
+use super::shards::termination::{Fate, decode_fates, encode_fates};
 use super::streams::Appended;
 use super::versions::{Epoch, version_of};
 use crate::agreement::{Agreement, Record};
@@ -72,6 +81,68 @@ fn requests() -> Bytes {
         origin: None,
     };
     encode_all(&[request(40), request(41)])
+}
+
+fn clock() -> Clock {
+    let mut clock = Clock::default();
+    clock.raise(Slot(1), at(4));
+    clock
+}
+
+/// An entry of one of several shards.
+fn divided_entry(count: u64, kind: Kind) -> Logged {
+    let written = [ShardId(1)].into_iter().collect();
+    let across = Across { closed: at(count - 2), at: at(count - 1), clock: clock(), kind, written };
+    Logged::new(Entry { across: Some(across), ..entry(count) })
+}
+
+fn items() -> Vec<Named> {
+    let point =
+        PointRead { table: TableId(7), key: Key::from(&b"k"[..]), seen: ReadVersion::At(at(4)) };
+    let reads = || ReadSet { points: vec![point.clone()], ..ReadSet::default() };
+    let write = Write { table: TableId(7), key: Key::from(&b"k"[..]), value: None };
+    let winner = Some(txn(3));
+    let change = Change { table: TableId(7), key: Key::from(&b"k"[..]), winner };
+    let all = [
+        Item::Read(LookupKeys::default()),
+        Item::Found { rows: FoundRows::default(), counter: at(4) },
+        Item::Prepare { reads: reads(), writes: vec![write] },
+        Item::Prepared { draw: at(4), clock: clock() },
+        Item::Refused(change),
+        Item::Validate { version: at(4), reads: reads() },
+        Item::Valid(clock()),
+        Item::Install { version: at(4), clock: clock() },
+        Item::Forget,
+        Item::Inquire,
+    ];
+    let named = |item| Named { attempt: Attempt { txn: txn(40), number: 2 }, item };
+    all.map(named).to_vec()
+}
+
+/// The messages of several shards.
+fn divided_messages() -> Vec<Message> {
+    let abort = postcard::to_stdvec(&Abort::new(SqlState::INTERNAL_ERROR, "no")).unwrap();
+    let fates: [(TxnId, Fate); 2] = [(txn(40), None), (txn(41), Some((at(4), clock())))];
+    let mut config = Vec::new();
+    let mut known = Config::default();
+    (known.number, known.begun) = (Epoch(4), Epoch(3));
+    (known.leaders, known.finals) = (vec![NodeId(0), NodeId(2)], vec![at(3), at(4)]);
+    known.encode(&mut config);
+    let ended = |committed, result: &[u8]| {
+        let result = Bytes::copy_from_slice(result);
+        Message::Ended { txn: txn(40).to_bits(), version: at(4), committed, result }
+    };
+    let of_each = items().into_iter().flat_map(|named| encode_in_parts(&[named]));
+    let of_each = of_each.map(|items| Message::Items { epoch: 3, items });
+    let others = [
+        ended(1, b"result"),
+        ended(0, &abort),
+        Message::Watermark { epoch: 3, version: at(4) },
+        Message::Config { closed: at(4), config: config.into() },
+        Message::Ask { epoch: 3, txns: Bytes::copy_from_slice(&txn(40).to_bits().to_be_bytes()) },
+        Message::Fates { epoch: 3, fates: encode_fates(&fates) },
+    ];
+    of_each.chain(others).collect()
 }
 
 fn outcomes() -> Outcomes {
@@ -142,7 +213,13 @@ fn messages() -> Vec<Vec<u8>> {
         message.encode(&mut out);
         out
     };
-    all.iter().map(encode).collect()
+    let kinds = [Kind::Own, Kind::Piece, Kind::Cut(vec![at(3), at(4)])];
+    let divided = kinds.map(|kind| Message::Tail {
+        epoch: 3,
+        after: at(5),
+        entries: encode_entries(&[divided_entry(6, kind)]),
+    });
+    all.iter().chain(&divided).chain(&divided_messages()).map(encode).collect()
 }
 
 /// Decodes the contents of a message that are decoded separately.
@@ -162,7 +239,28 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             }
             Ok(size(all.len()))
         }
-        Message::Refused { abort, .. } => decode_abort(abort).map(|abort| size(abort.text_bytes())),
+        Message::Refused { abort, .. } | Message::Ended { committed: 0, result: abort, .. } => {
+            decode_abort(abort).map(|abort| size(abort.text_bytes()))
+        }
+        Message::Items { items, .. } => {
+            let all = decode_items(items)?;
+            for part in encode_in_parts(&all) {
+                assert_eq!(decode_items(&part), Ok(all.clone()), "the encoding is reversible");
+            }
+            Ok(size(all.len()))
+        }
+        Message::Config { config, .. } => {
+            let config = Config::decode(&mut Reader::new(config))?;
+            let mut again = Vec::new();
+            config.encode(&mut again);
+            assert_eq!(Config::decode(&mut Reader::new(&again)), Ok(config.clone()));
+            Ok(size(config.leaders.len()))
+        }
+        Message::Fates { fates, .. } => {
+            let all = decode_fates(fates)?;
+            assert_eq!(decode_fates(&encode_fates(&all)), Ok(all.clone()));
+            Ok(size(all.len()))
+        }
         _ => Ok(0),
     }
 }
@@ -324,6 +422,13 @@ fn numbers_that_no_replica_reaches_are_refused() {
         Message::Ack { epoch: TOO_LARGE, upto: at(1) },
         Message::Ack { epoch: 1, upto: version },
         Message::FreshReply { token: 1, version },
+        Message::Items { epoch: TOO_LARGE, items: Bytes::new() },
+        Message::Watermark { epoch: TOO_LARGE, version: at(1) },
+        Message::Watermark { epoch: 1, version },
+        Message::Config { closed: version, config: Bytes::new() },
+        Message::Ended { txn: 1, version, committed: 1, result: Bytes::new() },
+        Message::Ask { epoch: TOO_LARGE, txns: Bytes::new() },
+        Message::Fates { epoch: TOO_LARGE, fates: Bytes::new() },
     ];
     assert!(all.iter().all(|message| message.check(NODES).is_err()));
 }

@@ -144,7 +144,7 @@ messages! {
             epoch: u64 as Number,
             /// The items, as `shards/items.rs` encodes them.
             items: Bytes,
-        } bulk "message_items";
+        } bulk "message_items", malformed "mako.malformed_items";
         /// §4.1: a transaction of the receiver's client has ended.
         77 => Ended {
             /// The transaction.
@@ -177,14 +177,14 @@ messages! {
             epoch: u64 as Number,
             /// The transactions.
             txns: Bytes,
-        } sized "message_other";
+        } sized "message_other", malformed "mako.malformed_items";
         /// The reply to a [`Message::Ask`].
         81 => Fates {
             /// The epoch.
             epoch: u64 as Number,
             /// The versions and clocks of those that are certified.
             fates: Bytes,
-        } sized "message_other";
+        } sized "message_other", malformed "mako.malformed_items";
     }
     kinds &[
         "message_batch",

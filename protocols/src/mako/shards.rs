@@ -49,14 +49,14 @@ mod configuration;
 mod coordinator;
 mod cut;
 mod holding;
-mod items;
+pub(super) mod items;
 mod participant;
 mod passage;
 mod queues;
 mod replay;
 mod routing;
 mod slices;
-mod termination;
+pub(super) mod termination;
 mod watermarks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -116,6 +116,27 @@ pub(super) struct Shards {
     closed_at: Epoch,
     /// When the timer of this component expires.
     timer: Option<Timestamp>,
+    counts: Counts,
+}
+
+/// Counters for operators.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Transactions over several shards that this leader has certified.
+    certified: u64,
+    /// Their attempts that have failed for a conflict, and were followed by another one.
+    retries: u64,
+    /// Their attempts that were given up because no answer arrived.
+    late: u64,
+    /// Attempts of all shards that have found a row locked here.
+    locks_refused: u64,
+    /// Those that have read here, and found a row locked or changed.
+    reads_stale: u64,
+    /// Transactions without an outcome at the end of an epoch that got one from the coordinator's
+    /// shard.
+    hanging_resolved: u64,
+    /// Entries of the log that the ends of epochs have made void.
+    void: u64,
 }
 
 /// A node of another shard.
@@ -177,18 +198,23 @@ impl Coordination {
     }
 }
 
+/// Invariants of more locks than this are not checked: a node in a debug build does it in each step.
+const CHECKED_LOCKS_MAX: usize = 1_000;
+
 impl Coordination {
     /// Asserts the invariants that hold between any two steps.
     pub(super) fn invariants(&self) {
+        let writes = self.pending.values().map(|pending| pending.writes.len());
+        let is_small = writes.sum::<usize>() <= CHECKED_LOCKS_MAX;
         for (txn, pending) in &self.pending {
             assert!(pending.draw <= self.counter, "a number was counted");
-            for write in &pending.writes {
+            for write in pending.writes.iter().take(if is_small { usize::MAX } else { 1 }) {
                 let holder = self.locks.holder(write.table, &write.key);
                 assert_eq!(holder, Some(*txn), "a pending transaction has its locks");
             }
             assert!(self.closed < pending.draw, "the log is not closed above what is pending");
         }
-        for (_, txn) in self.locks.all() {
+        for (_, txn) in self.locks.all().take(CHECKED_LOCKS_MAX) {
             let is_known = self.pending.contains_key(&txn) || self.holds(txn);
             assert!(is_known, "a lock has a pending transaction");
         }
@@ -233,8 +259,41 @@ impl Shards {
             acknowledged: SnapshotVersion::ZERO,
             closed_at: Epoch(0),
             timer: None,
+            counts: Counts::default(),
             partitions,
         })
+    }
+
+    /// Counters for operators, besides those of a cluster with one shard.
+    pub(super) fn status(&self, role: &Role, counters: &mut BTreeMap<String, u64>) {
+        let Counts { certified, retries, late, locks_refused, reads_stale, hanging_resolved, void } =
+            self.counts;
+        let mut all = vec![
+            ("across_certified", certified),
+            ("across_retries", retries),
+            ("across_late", late),
+            ("across_locks_refused", locks_refused),
+            ("across_reads_stale", reads_stale),
+            ("across_hanging_resolved", hanging_resolved),
+            ("across_void", void),
+        ];
+        if let Role::Leading(leading) = role {
+            let over = &leading.over;
+            let parked = over.parked.values().map(Vec::len).sum::<usize>();
+            let least = self.watermarks.iter().min().copied().unwrap_or_default();
+            all.extend([
+                ("across_in_flight", over.coordinated.len() as u64),
+                ("across_locks", over.locks.all().count() as u64),
+                ("across_parked", parked as u64),
+                ("across_pending", over.pending.len() as u64),
+                ("watermark", self.own_watermark().0),
+                ("watermark_lag", self.own_watermark().0.saturating_sub(least.0)),
+            ]);
+        }
+        counters.extend(all.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        let told = self.others.iter().map(|(node, other)| (node, other.told.published));
+        let known = told.filter(|(_, published)| *published > SnapshotVersion::ZERO);
+        counters.extend(known.map(|(node, at)| (format!("peer_applied_{}", node.0), at.0)));
     }
 
     /// The numbers of all shards.

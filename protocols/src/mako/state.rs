@@ -174,6 +174,9 @@ impl State {
                 counters.insert(format!("peer_durable_{}", self.replica.node(peer).0), version.0);
             }
         }
+        if let Some(shards) = &self.shards {
+            shards.status(&self.role, &mut counters);
+        }
         let exhausted = || "the numbers of epochs are used up; restore the data into a new cluster";
         let mut status = Status {
             version: self.commit.published,

@@ -40,13 +40,49 @@ const CLOSING_TIMES: u64 = 3;
 /// The number of these round trips.
 const CLOSING_ROUND_TRIPS: u64 = 8;
 
+/// An epoch is short if it ends before this multiple of the time of a suspicion.
+const SHORT_TIMES: u64 = 8;
+
+/// After this number of short epochs in a row the time of a suspicion doubles with each one.
+const SHORT_MAX: u32 = 3;
+
 /// The maximum number of doublings.
 const DOUBLINGS_MAX: u32 = 4;
 
 impl State {
+    /// How long a node may be silent. If epochs are short, nodes are too busy to be heard in time:
+    /// otherwise leaders would change without end.
+    pub(super) fn patience(&self) -> Span {
+        let us = self.options.failure(self.replica.topology.round_trip_max()).us;
+        let doublings = self.epochs.short.saturating_sub(SHORT_MAX).min(DOUBLINGS_MAX);
+        Span::from_us(us << doublings)
+    }
+
+    /// Notes that an epoch has ended.
+    pub(super) fn note_length(&mut self, now: Timestamp) {
+        let us = self.options.failure(self.replica.topology.round_trip_max()).us;
+        let is_short = now.since(self.epochs.since).us < SHORT_TIMES * us;
+        self.epochs.short = if is_short { self.epochs.short + 1 } else { 0 };
+    }
+
+    /// The clock of agreement ticks. If that is late, this node did not run for a while: the others
+    /// were not silent in that time.
+    fn note_tick(&mut self, now: Timestamp) {
+        let late = now.since(self.epochs.ticked_at).us.saturating_sub(2 * TICK.us);
+        self.epochs.ticked_at = now;
+        if late == 0 {
+            return;
+        }
+        let others = self.shards.iter_mut().flat_map(|shards| shards.others.values_mut());
+        let heard = others.map(|other| &mut other.heard_at);
+        for heard in self.epochs.heard_at.iter_mut().chain(heard) {
+            *heard = (*heard + Span::from_us(late)).min(now);
+        }
+    }
+
     /// Whether a node was heard lately. A connection that is lost may be back soon.
     pub(super) fn is_heard(&self, node: NodeId, now: Timestamp) -> bool {
-        let patience = self.options.failure(self.replica.topology.round_trip_max());
+        let patience = self.patience();
         let is_recent = now.since(self.epochs.heard_at[node.index()]).us < patience.us;
         node == self.replica.me || is_recent
     }
@@ -218,6 +254,7 @@ impl Mako {
     /// The clock of agreement ticks.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, TICK);
+        self.state.note_tick(cx.now.at);
         if self.state.presence.is_ready && self.state.decides() {
             self.state.epochs.driver.agreement_mut().on_tick(true);
             self.manage(cx);

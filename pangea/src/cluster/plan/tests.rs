@@ -107,11 +107,10 @@ fn options_about_replicas_that_cant_be_are_named_with_the_cause() {
     let two = || tiga().divided(Partitions::new(2, Rule::Hash { prefix_bytes: 4 }));
     let (all, south) = (tiga().regions, names(&["af-south"]));
     let text = "us-east,eu-west,af-south/eu-west";
-    let other = "needs a voting replica of each shard in each region; use --protocol tiga";
-    let two_others = format!("{other} or mako");
+    let other = "needs a voting replica of each shard in each region; use --protocol tiga or mako";
     for (plan, replicas, non_voting, says) in [
         (plan(), Some(text), &[][..], format!("--replicas-in: protocol \"minerva\" {other}")),
-        (plan(), None, &south[..], format!("--non-voting: protocol \"minerva\" {two_others}")),
+        (plan(), None, &south[..], format!("--non-voting: protocol \"minerva\" {other}")),
         (
             tiga(),
             Some(text),

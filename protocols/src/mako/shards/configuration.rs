@@ -227,7 +227,7 @@ impl State {
         if shard == shards.own {
             return View { is_stuck, has_begun, ..self.view(now) };
         }
-        let patience = self.options.failure(self.replica.topology.round_trip_max());
+        let patience = self.patience();
         let other = |node: &NodeId| &shards.others[node];
         let nodes = group.nodes();
         View {
@@ -262,9 +262,12 @@ impl Mako {
         let config = self.shards().config.clone();
         let views = self.state.views(now);
         if views.iter().any(View::is_epoch_due) {
-            let next = |view: &View| match view.is_epoch_due() {
-                true => view.candidate(),
-                false => view.leader,
+            // The leaders of a region often fail together, and are not noticed at once.
+            let is_up = |view: &View| view.leader.is_some_and(|it| view.up[it.index()]);
+            let next = |view: &View| match (view.is_epoch_due(), is_up(view)) {
+                (true, _) => view.candidate(),
+                (false, false) => view.candidate().or(view.leader),
+                (false, true) => view.leader,
             };
             let Some(leaders) = views.iter().map(next).collect::<Option<Vec<NodeId>>>() else {
                 return;

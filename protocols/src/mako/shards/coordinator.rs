@@ -452,6 +452,7 @@ impl Mako {
         let Certifying { result, written, involved, version, mut clock, .. } = *certifying;
         let version = version.expect("all numbers are drawn");
         let shards = self.shards();
+        shards.counts.certified += 1;
         // §4.4: the client is told when each involved shard has replicated everything up to here.
         for shard in involved.iter() {
             clock.raise(shards.clocks.slot_of(shard), version);
@@ -500,6 +501,7 @@ impl Mako {
             let limit = (first << found.tries.min(24)).min(most);
             let rest = Span::from_us(cx.rng.u64(least..limit));
             over.resting.insert((cx.now.at + rest, attempt.txn));
+            self.shards().counts.retries += 1;
             return;
         }
         over.coordinated.remove(&attempt.txn);
@@ -562,6 +564,7 @@ impl Mako {
                 found.late += 1;
             }
             self.postpone(attempt, cx.now.at);
+            self.shards().counts.late += 1;
         }
         for (shard, attempt) in hanging {
             self.post(shard, attempt, Item::Inquire);

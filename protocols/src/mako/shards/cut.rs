@@ -106,6 +106,7 @@ impl Mako {
         if !void.is_empty() {
             cx.mark("mako.void");
             self.state.counters.txns_rolled_back += void.len() as u64;
+            self.shards().counts.void += void.len() as u64;
         }
         void
     }

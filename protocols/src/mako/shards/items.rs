@@ -155,7 +155,7 @@ impl Item {
 const PART_BYTES: usize = 4 << 20;
 
 /// Encodes items, in messages of a limited size. [`decode_items`] is the inverse.
-fn encode_in_parts(items: &[Named]) -> Vec<Bytes> {
+pub(in super::super) fn encode_in_parts(items: &[Named]) -> Vec<Bytes> {
     let (mut parts, mut out) = (Vec::new(), Vec::new());
     for Named { attempt, item } in items {
         out.put_u64(attempt.txn.to_bits());

@@ -224,7 +224,10 @@ impl Mako {
         let Some(over) = self.coordination() else {
             unreachable!("only a leader certifies transactions")
         };
-        over.lock(txn, &writes, &shared)?;
+        if let Err(change) = over.lock(txn, &writes, &shared) {
+            self.shards().counts.locks_refused += 1;
+            return Err(change.into());
+        }
         let (attempt, since) = (number, cx.now.at);
         let draw = SnapshotVersion::ZERO;
         let mut pending = Pending { attempt, coordinator, draw, writes, shared, since };
@@ -237,6 +240,7 @@ impl Mako {
             Ok((clock, _)) => clock,
             Err(refusal) => {
                 pending.unlock(&mut over.locks, txn);
+                self.shards().counts.reads_stale += 1;
                 return Err(refusal);
             }
         };
@@ -274,6 +278,7 @@ impl Mako {
     ) -> Result<Clock, Refusal> {
         let locked = self.state.locked_by_another(txn, reads);
         if let Some(change) = locked.or_else(|| is_stale(reads, cx.store)) {
+            self.shards().counts.reads_stale += 1;
             return Err(change.into());
         }
         let (clock, newest) = self.state.clock_of(cx, reads)?;

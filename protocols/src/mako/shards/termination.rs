@@ -45,11 +45,11 @@ use super::participant::Pending;
 use crate::streams::number;
 
 /// How a transaction ended: at a version with a clock, or without effect.
-type Fate = Option<(SnapshotVersion, Clock)>;
+pub(in super::super) type Fate = Option<(SnapshotVersion, Clock)>;
 
 const WHAT: &str = "fates";
 
-fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
+pub(in super::super) fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
     let mut out = Vec::new();
     for (txn, fate) in fates {
         out.put_u64(txn.to_bits());
@@ -62,7 +62,7 @@ fn encode_fates(fates: &[(TxnId, Fate)]) -> Bytes {
     out.into()
 }
 
-fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>, DecodeError> {
+pub(in super::super) fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>, DecodeError> {
     let (from, mut fates) = (&mut Reader::new(bytes), Vec::new());
     while !from.is_empty() {
         let txn = TxnId::from_bits(from.u64(WHAT)?);
@@ -178,6 +178,7 @@ impl Mako {
             if pending.coordinator != shard || epoch_of(draw) >= epoch {
                 continue;
             }
+            self.shards().counts.hanging_resolved += 1;
             let attempt = Attempt { txn, number };
             // An attempt of a later epoch is another one.
             match fate.filter(|(version, _)| epoch_of(*version) == epoch_of(draw)) {
