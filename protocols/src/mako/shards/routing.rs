@@ -1,9 +1,12 @@
 //! Routing: the leader that coordinates a transaction, and the outcome on its way back (§4.1).
 //!
 //! The node of the client chooses the shard with most of the rows that the program declares, and
-//! its own if it declares none. The choice is kept: the outcome is in that shard's log, so a
-//! transaction that is sent again after a failure is executed once. The leader tells the node of
-//! the client when the transaction is settled.
+//! its own if it declares none. Ranges decide only between shards with as many rows: of them a
+//! program mostly reads a few rows, and they are rarely those that everybody writes.
+//!
+//! The choice is kept: the outcome is in that shard's log, so a transaction that is sent again
+//! after a failure is executed once. The leader tells the node of the client when the transaction
+//! is settled.
 
 use std::collections::BTreeMap;
 
@@ -45,13 +48,14 @@ impl Shards {
         let Some(Footprint { points, ranges }) = declared(registry, program) else {
             return self.own;
         };
-        let mut counts: BTreeMap<ShardId, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<ShardId, (usize, usize)> = BTreeMap::new();
         let points =
             points.iter().filter_map(|lock| self.partitions.shard_of(lock.table, &lock.key));
         let ranges = ranges
             .iter()
             .filter_map(|lock| self.partitions.shards_of(lock.table, &lock.range)?.iter().next());
-        points.chain(ranges).for_each(|shard| *counts.entry(shard).or_default() += 1);
+        points.for_each(|shard| counts.entry(shard).or_default().0 += 1);
+        ranges.for_each(|shard| counts.entry(shard).or_default().1 += 1);
         let best = counts
             .into_iter()
             .max_by_key(|(shard, count)| (*count, *shard == self.own, std::cmp::Reverse(*shard)));
