@@ -14,6 +14,7 @@ use pangea_core::ids::{ShardId, SnapshotVersion};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 
 use super::clocks::Clock;
+use super::versions::{EPOCH_MAX, Epoch};
 use crate::streams::number;
 
 /// The part of an entry that only several shards need.
@@ -38,8 +39,13 @@ pub enum Kind {
     Own,
     /// The writes of a transaction that was coordinated on another shard.
     Piece,
-    /// The first entry of an epoch: the last closed version of each shard in the epochs before.
-    Cut(Vec<SnapshotVersion>),
+    /// The cut with which an epoch has begun.
+    Cut {
+        /// The epoch.
+        epoch: Epoch,
+        /// The last closed version of each shard in the epochs before.
+        finals: Vec<SnapshotVersion>,
+    },
 }
 
 impl Across {
@@ -48,14 +54,15 @@ impl Across {
         out.put_u8(match kind {
             Kind::Own => 1,
             Kind::Piece => 2,
-            Kind::Cut(_) => 3,
+            Kind::Cut { .. } => 3,
         });
         out.put_varint(closed.0);
         out.put_varint(at.0);
         clock.encode(out);
         out.put_varint(written.len() as u64);
         written.iter().for_each(|shard| out.put_varint(shard.0.into()));
-        if let Kind::Cut(finals) = kind {
+        if let Kind::Cut { epoch, finals } = kind {
+            out.put_varint(epoch.0);
             out.put_varint(finals.len() as u64);
             finals.iter().for_each(|version| out.put_varint(version.0));
         }
@@ -80,10 +87,14 @@ impl Across {
             1 => Kind::Own,
             2 => Kind::Piece,
             3 => {
+                let epoch = match number(from, WHAT)? {
+                    epoch if epoch <= EPOCH_MAX => Epoch(epoch),
+                    _ => return Err(DecodeError::new(WHAT)),
+                };
                 let finals = (0..from.count(WHAT)?)
                     .map(|_| Ok(SnapshotVersion(number(from, WHAT)?)))
                     .collect::<Result<_, DecodeError>>()?;
-                Kind::Cut(finals)
+                Kind::Cut { epoch, finals }
             }
             _ => return Err(DecodeError::new(WHAT)),
         };

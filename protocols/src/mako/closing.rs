@@ -154,12 +154,10 @@ impl Mako {
                 // The manager waits for it.
                 self.send_progress(cx);
             }
-            if self.state.epochs.begun == self.state.log.epoch && self.state.is_cut_known() {
+            let is_begun = self.state.epochs.begun == self.state.log.epoch;
+            if is_begun && self.state.is_cut_known() {
                 self.begin_to_lead(cx);
             }
-            return;
-        }
-        if self.has_hanging() {
             return;
         }
         let Some(best) = self.state.best_log() else { return };
@@ -233,7 +231,9 @@ impl Mako {
         let epoch = self.state.epochs.current.number;
         if self.state.is_leader() {
             let last = entries.last().map_or(after, Logged::version);
-            entries.extend(self.state.missing_cut(last));
+            let closed = self.state.log.closed_at(after);
+            let closed = entries.last().map_or(closed, |logged| logged.entry.closed());
+            entries.extend(self.state.missing_cut(last, closed));
         }
         let State { log, replica, .. } = &mut self.state;
         let adopted = Adopted { epoch, after, entries };

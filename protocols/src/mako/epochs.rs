@@ -50,6 +50,8 @@ pub enum Decided {
         number: u64,
         /// The leader of each shard, by its number in the shard.
         leaders: Vec<NodeId>,
+        /// The epoch since which each of them leads without interruption.
+        since: Vec<u64>,
         /// The last epoch in which leaders have executed transactions.
         begun: u64,
         /// The cut with which that one has begun.
@@ -73,9 +75,10 @@ impl Decided {
         match self {
             Self::Epoch { number, .. } => is_epoch(*number),
             Self::Closed { number, end } => is_epoch(*number) && end.0 <= NUMBER_MAX,
-            Self::Leaders { number, begun, finals, .. } => {
+            Self::Leaders { number, since, begun, finals, .. } => {
                 let are_versions = finals.iter().all(|version| version.0 <= NUMBER_MAX);
-                is_epoch(*number) && begun < number && are_versions
+                let are_epochs = since.iter().all(|since| is_epoch(*since) && since <= number);
+                is_epoch(*number) && begun < number && are_versions && are_epochs
             }
             Self::ShardClosed { number, closed, .. } => is_epoch(*number) && closed.0 <= NUMBER_MAX,
         }
@@ -157,6 +160,12 @@ impl Epochs {
 }
 
 impl State {
+    /// The last epoch that this node has heard of. With several shards, the leader of its own one
+    /// may lead since an earlier one.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.shards.as_ref().map_or(self.epochs.current.number, |shards| shards.config.number)
+    }
+
     /// The leader of the last epoch that this replica has heard of.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let Leadership { number, leader } = self.epochs.current;
@@ -254,11 +263,15 @@ impl Mako {
         }
     }
 
-    /// The leader of an epoch may begin.
+    /// An epoch has begun: the leader that this replica follows may execute transactions if it
+    /// leads since that epoch, or an earlier one.
     pub(super) fn note_begun(&mut self, number: Epoch) {
-        let epochs = &mut self.state.epochs;
-        if number == epochs.current.number {
-            (epochs.begun, epochs.failures) = (epochs.begun.max(number), 0);
+        let State { epochs, shards, .. } = &mut self.state;
+        if number >= epochs.current.number {
+            epochs.begun = epochs.current.number;
+            if shards.is_none() {
+                epochs.failures = 0;
+            }
         }
     }
 
@@ -272,11 +285,13 @@ impl Mako {
             // Scenarios wait for this mark: the leader is that of the epoch, and not the manager.
             cx.mark("agreement.leader_changed");
         }
-        self.end_divided(cx, leadership.leader == self.state.replica.me);
         self.roll_back(cx);
         self.state.note_length(cx.now.at);
-        let State { epochs, replica, adopting, sent, reports, commit, .. } = &mut self.state;
-        epochs.failures += u32::from(epochs.begun < epochs.current.number);
+        let State { epochs, replica, adopting, sent, reports, commit, shards, .. } =
+            &mut self.state;
+        if shards.is_none() {
+            epochs.failures += u32::from(epochs.begun < epochs.current.number);
+        }
         (epochs.current, epochs.since) = (leadership, cx.now.at);
         *adopting = None;
         sent.fill(None);

@@ -370,9 +370,9 @@ impl Mako {
             // A reader has no version of its own, and versions of shards are not in the order of
             // time.
             if done.is_reader {
-                version = version.max(shards.told);
+                version = version.max(shards.acknowledged);
             }
-            shards.told = shards.told.max(version);
+            shards.acknowledged = shards.acknowledged.max(version);
         }
         let counters = &mut self.state.counters;
         let outcome = match result {

@@ -81,10 +81,10 @@ impl Entry {
         self.across.as_ref().is_some_and(|across| across.kind == Kind::Piece)
     }
 
-    /// The last closed versions of the epochs before, if the entry has them.
-    pub fn cut(&self) -> Option<&[SnapshotVersion]> {
+    /// The epoch that begins and the last closed versions of those before, if the entry has them.
+    pub fn cut(&self) -> Option<(Epoch, &[SnapshotVersion])> {
         match &self.across.as_ref()?.kind {
-            Kind::Cut(finals) => Some(finals),
+            Kind::Cut { epoch, finals } => Some((*epoch, finals)),
             Kind::Own | Kind::Piece => None,
         }
     }

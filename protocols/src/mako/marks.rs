@@ -81,6 +81,11 @@ const OWN: &[Mark] = &[
     mark("mako.void", "entries that depend on lost ones are void").never(OF_SHARDS),
     mark("mako.installed_again", "a transaction is installed again, or after it was forgotten")
         .rare("a message was lost"),
+    mark("mako.stays", "a leader goes on in another epoch").never(OF_SHARDS),
+    mark("mako.doubtful", "a local transaction waits, because a row that it reads may be void")
+        .never(OF_SHARDS),
+    mark("mako.attempt_in_doubt", "an attempt is postponed until an epoch has begun")
+        .never(OF_SHARDS),
     mark("mako.asked_early", "a leader is asked how transactions ended, and does not know yet")
         .never(OF_SHARDS),
     mark("mako.installed_late", "a transaction is installed when its epoch has ended")

@@ -316,7 +316,9 @@ impl Mako {
                 self.on_refused(cx, TxnId::from_bits(txn), &abort);
             }
             Message::FreshRequest { token } => self.on_fresh_request(cx, node, token),
-            Message::FreshReply { token, version } => self.on_fresh_reply(node, (token, version)),
+            Message::FreshReply { token, version } => {
+                self.on_fresh_reply(cx, node, (token, version))
+            }
             Message::Items { epoch, items } => self.on_items(cx, node, Epoch(epoch), &items),
             Message::Ended { txn, version, committed, result } => {
                 self.on_ended(cx, (TxnId::from_bits(txn), version), committed, &result);

@@ -129,8 +129,8 @@ impl Mako {
 
     /// Asks the leader for the strict reads that have arrived, unless a request is under way.
     pub(super) fn ask_for_new_reads(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { fresh, epochs, .. } = &mut self.state;
-        let number = epochs.current.number;
+        let number = self.state.epoch();
+        let fresh = &mut self.state.fresh;
         // A leader of another epoch does not answer.
         fresh.asked.take_if(|asked| asked.epoch != number);
         let is_waiting = |read: &FreshRead| read.version.is_none();
@@ -182,7 +182,7 @@ impl Mako {
         let version = mutate!(MakoFreshWithoutEntry: leading.last => published);
         for (node, token) in std::mem::take(&mut leading.fresh) {
             if node == self.state.node {
-                self.on_fresh_reply(node, (token, version));
+                self.on_fresh_reply(cx, node, (token, version));
             } else {
                 cx.send(node, Message::FreshReply { token, version });
             }
@@ -191,14 +191,25 @@ impl Mako {
 
     pub(super) fn on_fresh_reply(
         &mut self,
+        cx: &mut Cx<'_, Self>,
         from: NodeId,
         (token, version): (u64, SnapshotVersion),
     ) {
-        let State { fresh, epochs, .. } = &mut self.state;
+        let number = self.state.epoch();
+        let fresh = &mut self.state.fresh;
+        let is_it = |asked: &Request| asked.token == token && asked.epoch == number;
+        if fresh.asked.as_ref().is_some_and(is_it) {
+            let asked = fresh.asked.as_mut().expect("it was found just now");
+            let is_first = asked.version == SnapshotVersion::ZERO;
+            if !is_first && epoch_of(asked.version) != epoch_of(version) {
+                // The leader of the earlier epoch may have been replaced before it was asked.
+                cx.mark("mako.strict_read_of_epoch");
+                return fresh.ask_anew();
+            }
+        }
         let is_whole = |asked: &mut Request| {
-            let is_it = asked.token == token
-                && asked.epoch == epochs.current.number
-                && asked.missing.remove(&from);
+            let is_it =
+                asked.token == token && asked.epoch == number && asked.missing.remove(&from);
             if is_it {
                 asked.version = asked.version.max(version);
             }

@@ -25,6 +25,7 @@
 //! | watermarks | §4.4 | `watermarks.rs` | Watermark | what can be told and read |
 //! | replay | §4.4 | `replay.rs` | Append | rows |
 //! | configuration | §5.2 | `configuration.rs` | Config, Agreement | who leads each shard |
+//! | passage | §5.2 | `passage.rs` | | what a leader that stays may do while an epoch ends |
 //! | termination | §5.2 | `termination.rs` | Ask, Fates | how transactions have ended that hang |
 //! | cut | §5.2 | `cut.rs` | Config | which transactions of the epochs before are void |
 //!
@@ -39,13 +40,15 @@
 //! # Configuration
 //!
 //! The voters of the first shard agree on epochs, each with a leader for every shard. When a leader
-//! has failed, all shards close their logs; the shards whose leaders stay lose nothing by it.
+//! has failed, another epoch begins for all shards. Those whose leaders stay lose nothing by it,
+//! and go on while it is not decided what has become of the failed leader's transactions.
 
 mod configuration;
 mod coordinator;
 mod cut;
 pub(super) mod items;
 mod participant;
+mod passage;
 mod replay;
 mod routing;
 mod slices;
@@ -71,6 +74,7 @@ use super::versions::Epoch;
 use super::{Mako, Timer};
 use crate::request::Request;
 pub(super) use configuration::Config;
+use configuration::Told;
 use coordinator::{Coordinated, Decision};
 use items::Named;
 use participant::Pending;
@@ -87,21 +91,22 @@ pub(super) struct Shards {
     pub config: Config,
     /// The nodes of other shards.
     pub others: BTreeMap<NodeId, Other>,
-    /// The epoch of each node, and up to which version its log is closed, as it has told.
-    pub closed_told: BTreeMap<NodeId, (Epoch, SnapshotVersion)>,
+    /// When this node has heard of the last epoch.
+    pub since: Timestamp,
+    /// What each node has told about the configuration.
+    pub told: BTreeMap<NodeId, Told>,
     /// The watermark of each shard in this epoch, as far as this leader knows.
     pub watermarks: Vec<SnapshotVersion>,
     /// The last version that all shards have, as this follower's leader has told.
     pub stable: SnapshotVersion,
     pub replay: Replay,
-    /// The epoch whose leader of a shard was sent all transactions for it.
-    pub sent_to: BTreeMap<ShardId, Epoch>,
+    /// Since when the leader of a shard leads that was sent all transactions for it, and the last
+    /// epoch of which it knew that it has begun: then some may have become void there.
+    pub sent_to: BTreeMap<ShardId, (Epoch, Epoch)>,
     /// The greatest version that clients of this node were told.
-    pub told: SnapshotVersion,
-    /// Whether this leader has led the epoch before, too.
-    stays: bool,
-    /// Its transactions whose coordinators have not said how they ended.
-    hanging: BTreeMap<TxnId, Pending>,
+    pub acknowledged: SnapshotVersion,
+    /// The last epoch for which this leader, which stays, has told that its log is closed.
+    closed_at: Epoch,
     /// When the timer of this component expires.
     timer: Option<Timestamp>,
     counts: Counts,
@@ -157,6 +162,8 @@ pub(super) struct Coordination {
     pub told: BTreeMap<TxnId, (SnapshotVersion, RunResult)>,
     /// Transactions that wait for a locked row.
     pub parked: BTreeMap<(TableId, Key), Vec<Request>>,
+    /// Transactions that wait until it is known which versions of the epochs before are void.
+    pub doubtful: Vec<Request>,
     /// Items for other leaders.
     out: BTreeMap<ShardId, Vec<Named>>,
     /// The greatest version that a validation has raised the counter to.
@@ -222,14 +229,14 @@ impl Shards {
             clocks: Groups::new(shards, 0),
             config: Config::default(),
             others: others.collect(),
-            closed_told: BTreeMap::new(),
+            since: Timestamp::default(),
+            told: BTreeMap::new(),
             watermarks: vec![SnapshotVersion::ZERO; usize::from(shards)],
             stable: SnapshotVersion::ZERO,
             replay: Replay::default(),
             sent_to: BTreeMap::new(),
-            told: SnapshotVersion::ZERO,
-            stays: false,
-            hanging: BTreeMap::new(),
+            acknowledged: SnapshotVersion::ZERO,
+            closed_at: Epoch(0),
             timer: None,
             counts: Counts::default(),
             partitions,
@@ -289,8 +296,13 @@ impl Shards {
         let node = self.leader_of(shard)?;
         let other = self.others.get(&node)?;
         let told = &other.told;
-        let leads = told.flags.leads && told.leadership.number == self.config.number;
+        let leads = told.flags.leads && told.leadership.number == self.since(shard);
         (leads && other.is_up).then_some(node)
+    }
+
+    /// The leader of another shard, if it also knows the last epoch: it takes items of it.
+    fn taking(&self, shard: ShardId) -> Option<NodeId> {
+        self.leading(shard).filter(|node| self.is_of_epoch(*node))
     }
 
     /// The watermarks by the entries of clocks.

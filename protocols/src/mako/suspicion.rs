@@ -91,11 +91,15 @@ impl State {
     /// Whether the leader takes too long to close the log.
     pub(super) fn is_stuck(&self, now: Timestamp) -> bool {
         let epochs = &self.epochs;
+        let (has_begun, since) = match &self.shards {
+            Some(shards) => (shards.config.begun == shards.config.number, shards.since),
+            None => (epochs.begun == epochs.current.number, epochs.since),
+        };
         let round_trip = self.replica.topology.round_trip_max();
         let us = CLOSING_TIMES * self.options.failure(round_trip).us
             + CLOSING_ROUND_TRIPS * round_trip.us;
         let patience = us << epochs.failures.min(DOUBLINGS_MAX);
-        epochs.begun < epochs.current.number && now.since(epochs.since).us >= patience
+        !has_begun && now.since(since).us >= patience
     }
 
     /// What this node knows of the replicas of its shard.
@@ -111,6 +115,7 @@ impl State {
         View {
             topology: self.replica.topology.clone(),
             number,
+            counted: self.epoch(),
             leader: self.leader(),
             has_begun: self.epochs.begun == number,
             is_stuck: self.is_stuck(now),
@@ -126,8 +131,10 @@ impl State {
 /// What a manager knows of the replicas of a shard.
 pub(super) struct View {
     pub topology: Arc<Topology>,
-    /// The last epoch.
+    /// The epoch since which the leader leads.
     pub number: Epoch,
+    /// The last epoch, in whose versions leaders count.
+    pub counted: Epoch,
     /// Its leader of the shard.
     pub leader: Option<NodeId>,
     /// Whether it has begun.
@@ -182,7 +189,7 @@ impl View {
             || self.is_stuck
             || !self.can_be_followed(leader)
             || self.is_outdone
-            || epoch_of(told.rank.1) == number && count_of(told.rank.1) >= COUNT_ENOUGH
+            || epoch_of(told.rank.1) == self.counted && count_of(told.rank.1) >= COUNT_ENOUGH
             || self.has_begun && self.topology.voter_ids().any(is_awaited)
     }
 

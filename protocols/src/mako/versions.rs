@@ -43,6 +43,11 @@ pub fn version_of(epoch: Epoch, count: u64) -> SnapshotVersion {
     SnapshotVersion(epoch.0 << COUNT_BITS | count)
 }
 
+/// The version before the first one of an epoch: those of all epochs before are up to it.
+pub fn start_of(epoch: Epoch) -> SnapshotVersion {
+    SnapshotVersion(epoch.0 << COUNT_BITS)
+}
+
 /// The epoch of a version.
 pub fn epoch_of(version: SnapshotVersion) -> Epoch {
     Epoch(version.0 >> COUNT_BITS)

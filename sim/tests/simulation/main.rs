@@ -14,6 +14,7 @@ mod geogauss_runs;
 mod kept_seeds;
 mod mako_divided;
 mod mako_drawn;
+mod mako_passage;
 mod mako_runs;
 mod mako_shards;
 mod marked_faults;

@@ -27,7 +27,7 @@ use super::super::messages::Message;
 use super::super::progress::PeerState;
 use super::super::state::{Role, State};
 use super::super::suspicion::View;
-use super::super::versions::{EPOCH_MAX, Epoch};
+use super::super::versions::{EPOCH_MAX, Epoch, start_of};
 use super::Shards;
 use crate::replica::kind;
 use crate::streams::number;
@@ -39,6 +39,8 @@ pub(in super::super) struct Config {
     pub number: Epoch,
     /// The leader of each shard, by its number in the shard.
     pub leaders: Vec<NodeId>,
+    /// The epoch since which each of them leads without interruption: it has lost nothing since.
+    pub since: Vec<Epoch>,
     /// The last epoch that has begun.
     pub begun: Epoch,
     /// The cut with which it has begun: up to which version the log of each shard was closed.
@@ -52,6 +54,8 @@ impl Config {
         out.put_varint(self.number.0);
         out.put_varint(self.leaders.len() as u64);
         self.leaders.iter().for_each(|leader| out.put_u16(leader.0));
+        out.put_varint(self.since.len() as u64);
+        self.since.iter().for_each(|since| out.put_varint(since.0));
         out.put_varint(self.begun.0);
         out.put_varint(self.finals.len() as u64);
         self.finals.iter().for_each(|version| out.put_varint(version.0));
@@ -70,10 +74,12 @@ impl Config {
         let number_ = epoch(from)?;
         let leaders = (0..from.count(WHAT)?).map(|_| Ok(NodeId(from.u16(WHAT)?)));
         let leaders = leaders.collect::<Result<_, DecodeError>>()?;
+        let since = (0..from.count(WHAT)?).map(|_| epoch(from));
+        let since = since.collect::<Result<_, DecodeError>>()?;
         let begun = epoch(from)?;
         let finals = (0..from.count(WHAT)?).map(|_| Ok(SnapshotVersion(number(from, WHAT)?)));
         let finals = finals.collect::<Result<_, DecodeError>>()?;
-        Ok(Self { number: number_, leaders, begun, finals, closed: BTreeMap::new() })
+        Ok(Self { number: number_, leaders, since, begun, finals, closed: BTreeMap::new() })
     }
 
     /// Adds what another node knows. Returns whether that is news.
@@ -82,6 +88,7 @@ impl Config {
         if other.number > self.number {
             (self.number, self.closed) = (other.number, BTreeMap::new());
             self.leaders.clone_from(&other.leaders);
+            self.since.clone_from(&other.since);
             is_news = true;
         }
         if other.begun > self.begun {
@@ -93,7 +100,28 @@ impl Config {
     }
 }
 
+/// What a node has told about the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Told {
+    /// The last epoch of which it knows.
+    pub number: Epoch,
+    /// The last one of which it knows that it has begun.
+    pub begun: Epoch,
+    /// Up to which version its shard's log is closed for the last epoch, once a majority has that.
+    pub closed: Option<SnapshotVersion>,
+}
+
 impl Shards {
+    /// Whether a node knows the last epoch that is known here.
+    pub(super) fn is_of_epoch(&self, node: NodeId) -> bool {
+        self.told.get(&node).is_some_and(|told| told.number == self.config.number)
+    }
+
+    /// Up to which version a leader has closed its shard's log for the last epoch.
+    fn closed_by(&self, node: NodeId) -> Option<SnapshotVersion> {
+        self.told.get(&node).filter(|_| self.is_of_epoch(node))?.closed
+    }
+
     /// Whether the configuration is one of this cluster.
     pub(in super::super) fn is_sound(&self, config: &Config) -> bool {
         let shards = self.groups.len();
@@ -102,16 +130,38 @@ impl Shards {
         };
         let are_leaders =
             config.leaders.len() == shards && config.leaders.iter().zip(&self.groups).all(votes);
+        let is_since = |since: &Epoch| (Epoch(1)..=config.number).contains(since);
+        let are_leaders =
+            are_leaders && config.since.len() == shards && config.since.iter().all(is_since);
         let is_first = config.number == Epoch(0);
         (is_first || are_leaders)
             && config.begun <= config.number
             && (config.finals.is_empty() || config.finals.len() == shards)
     }
 
-    /// The leader of this shard.
+    /// The leader of this shard, and the epoch since which it leads.
     fn own_leadership(&self) -> Leadership {
         let leader = self.config.leaders[usize::from(self.own.0)];
-        Leadership { number: self.config.number, leader }
+        Leadership { number: self.since(self.own), leader }
+    }
+
+    /// The epoch since which the leader of a shard leads; 0 if there is none.
+    pub(in super::super) fn since(&self, shard: ShardId) -> Epoch {
+        self.config.since.get(usize::from(shard.0)).copied().unwrap_or_default()
+    }
+
+    /// Whether the last epoch has not begun.
+    pub(super) fn is_open(&self) -> bool {
+        self.config.begun < self.config.number
+    }
+
+    /// Whether somebody has to be replaced if the last epoch takes too long to begin: a new leader
+    /// that has not closed its log, or if all have, one that stays and has not.
+    fn holds_up(&self, shard: ShardId) -> bool {
+        let is_missing = |shard: &ShardId| !self.config.closed.contains_key(shard);
+        let is_new = |shard: &ShardId| self.since(*shard) > self.config.begun;
+        let are_new_ones_missing = self.ids().filter(is_missing).any(|shard| is_new(&shard));
+        is_missing(&shard) && (is_new(&shard) || !are_new_ones_missing)
     }
 }
 
@@ -134,6 +184,29 @@ impl State {
         (shards.own == ShardId(0) && self.replica.votes()).then_some(shards)
     }
 
+    /// Up to which version this leader has closed its shard's log for the last epoch, once a
+    /// majority has that. One that stays has lost nothing: its log is closed up to the first
+    /// version of the epoch, when nothing of the epochs before hangs.
+    fn final_version(&self) -> Option<SnapshotVersion> {
+        let shards = self.shards.as_ref()?;
+        let start = start_of(shards.config.number);
+        if shards.since(shards.own) != self.epochs.current.number {
+            return None;
+        }
+        match self.role {
+            Role::Leading(_) => {
+                let closed = self.log.closed_at(self.commit.committed);
+                (closed >= start).then_some(start)
+            }
+            Role::Closing(_) if self.is_closed() => {
+                let closed = self.log.closed();
+                let closed = mutate!(MakoClosedToldTooHigh: closed => self.log.last());
+                Some(closed.min(start))
+            }
+            Role::Closing(_) | Role::Following => None,
+        }
+    }
+
     /// What this manager knows of each shard.
     pub(in super::super) fn views(&self, now: Timestamp) -> Vec<View> {
         match &self.shards {
@@ -145,11 +218,11 @@ impl State {
     /// What this manager knows of a shard.
     fn view_of(&self, shard: ShardId, now: Timestamp) -> View {
         let shards = self.shards.as_ref().expect("it manages several shards");
-        let number = shards.config.number;
+        let (number, since) = (shards.config.number, shards.since(shard));
         let group = &shards.groups[usize::from(shard.0)];
         let leader = shards.config.leaders.get(usize::from(shard.0)).copied();
-        let has_begun = shards.config.begun == number && number > Epoch(0);
-        let is_stuck = self.is_stuck(now) && !shards.config.closed.contains_key(&shard);
+        let has_begun = !shards.is_open() && number > Epoch(0);
+        let is_stuck = self.is_stuck(now) && shards.holds_up(shard);
         if shard == shards.own {
             return View { is_stuck, has_begun, ..self.view(now) };
         }
@@ -158,7 +231,8 @@ impl State {
         let nodes = group.nodes();
         View {
             topology: group.topology.clone(),
-            number,
+            number: since,
+            counted: number,
             leader: leader.filter(|_| number > Epoch(0)),
             has_begun,
             is_stuck,
@@ -198,9 +272,14 @@ impl Mako {
                 if views.iter().any(|view| view.is_outdone) {
                     cx.mark("mako.outdone");
                 }
-                let Config { begun, finals, .. } = config;
-                let (number, begun) = (config.number.0 + 1, begun.0);
-                self.propose(Decided::Leaders { number, leaders, begun, finals });
+                let (number, begun) = (config.number.0 + 1, config.begun.0);
+                let since = |(view, before): (&View, Option<&Epoch>)| {
+                    before.filter(|_| !view.is_epoch_due()).map_or(number, |before| before.0)
+                };
+                let before = config.since.iter().map(Some).chain(std::iter::repeat(None));
+                let since = views.iter().zip(before).map(since).collect();
+                let finals = config.finals;
+                self.propose(Decided::Leaders { number, leaders, since, begun, finals });
             }
             return;
         }
@@ -212,16 +291,14 @@ impl Mako {
                 continue;
             };
             let node = self.shards().groups[usize::from(shard.0)].node(leader);
-            let told = &view.told[leader.index()];
-            let is_closed = told.leadership.number == config.number && told.flags.is_closed;
             let closed = match node == self.state.node {
-                true => Some((config.number, self.state.log.closed())),
-                false => self.shards().closed_told.get(&node).copied(),
+                true => self.state.final_version(),
+                false => self.shards().closed_by(node),
             };
-            let closed = closed.filter(|(of, _)| is_closed && *of == config.number);
-            if let Some((number, closed)) = closed {
+            if let Some(closed) = closed {
                 cx.mark("mako.end_proposed");
-                self.propose(Decided::ShardClosed { number: number.0, shard: shard.0, closed });
+                let number = config.number.0;
+                self.propose(Decided::ShardClosed { number, shard: shard.0, closed });
             }
         }
     }
@@ -230,9 +307,10 @@ impl Mako {
     pub(in super::super) fn take_divided(&mut self, cx: &mut Cx<'_, Self>, decision: Decided) {
         let Some(shards) = &mut self.state.shards else { return };
         match decision {
-            Decided::Leaders { number, leaders, begun, finals } => {
+            Decided::Leaders { number, leaders, since, begun, finals } => {
                 let (number, begun) = (Epoch(number), Epoch(begun));
-                let config = Config { number, leaders, begun, finals, closed: BTreeMap::new() };
+                let (since, closed) = (since.into_iter().map(Epoch).collect(), BTreeMap::new());
+                let config = Config { number, leaders, since, begun, finals, closed };
                 self.learn(cx, &config);
             }
             Decided::ShardClosed { number, shard, closed } => {
@@ -255,13 +333,23 @@ impl Mako {
 
     /// Adds what was decided, or another node knows, to the configuration.
     pub(in super::super) fn learn(&mut self, cx: &mut Cx<'_, Self>, config: &Config) {
-        let State { shards, replica, .. } = &mut self.state;
+        let State { shards, replica, epochs, .. } = &mut self.state;
         let Some(shards) = shards else { return };
         if !shards.is_sound(config) {
             return cx.mark("mako.malformed_epoch");
         }
+        let (number, begun) = (shards.config.number, shards.config.begun);
         if !shards.config.learn(config) {
             return;
+        }
+        let is_new = shards.config.number > number;
+        let has_begun = shards.config.begun > begun;
+        if is_new {
+            shards.since = cx.now.at;
+            epochs.failures += u32::from(begun < number);
+        }
+        if !shards.is_open() {
+            epochs.failures = 0;
         }
         let mut record = Vec::new();
         shards.config.encode(&mut record);
@@ -271,6 +359,12 @@ impl Mako {
         let epochs = &mut self.state.epochs;
         epochs.record = epochs.record.max(position);
         self.note_begun(begun);
+        if has_begun {
+            self.take_cut(cx);
+        }
+        if is_new {
+            self.enter_epoch(cx);
+        }
         self.send_config(cx);
         self.ask_for_fates(cx);
     }
@@ -280,8 +374,8 @@ impl Mako {
         let shards = self.state.shards.as_ref()?;
         let mut config = Vec::new();
         shards.config.encode(&mut config);
-        let closed = self.state.log.closed();
-        let closed = mutate!(MakoClosedToldTooHigh: closed => self.state.log.last());
+        let closed = self.state.final_version();
+        let closed = SnapshotVersion(closed.map_or(0, |closed| closed.0 + 1));
         Some(Message::Config { config: config.into(), closed })
     }
 
@@ -327,8 +421,14 @@ impl Mako {
             return;
         }
         let Some(shards) = &mut self.state.shards else { return };
-        shards.closed_told.insert(from, (config.number, closed));
+        let closed = closed.0.checked_sub(1).map(SnapshotVersion);
+        let told = Told { number: config.number, begun: config.begun, closed };
+        let is_news = shards.told.insert(from, told) != Some(told);
         self.learn(cx, &config);
+        if is_news && closed.is_some() {
+            // It may know how transactions have ended.
+            self.ask_for_fates(cx);
+        }
     }
 
     /// A node of another shard reports its progress.
@@ -344,6 +444,17 @@ impl Mako {
         let Some(shards) = &mut self.state.shards else { return };
         if let Some(other) = shards.others.get_mut(&from) {
             other.told = told;
+        }
+    }
+
+    /// Tells that this leader, which stays, has closed its log for the last epoch.
+    pub(super) fn tell_closed(&mut self, cx: &mut Cx<'_, Self>) {
+        let closed = self.state.final_version();
+        let shards = self.shards();
+        let number = shards.config.number;
+        if shards.is_open() && closed.is_some() && shards.closed_at < number {
+            shards.closed_at = number;
+            self.send_config(cx);
         }
     }
 

@@ -34,6 +34,7 @@ use super::super::log::RunResult;
 use super::super::state::{Role, State};
 use super::Coordination;
 use super::items::{Attempt, Item};
+use super::participant::Refusal;
 use crate::request::Request;
 
 /// After this number of attempts a transaction is aborted with 40001.
@@ -42,6 +43,14 @@ const TRIES_MAX: u32 = 64;
 /// The range of the random time between the first two attempts, in microseconds. Its end doubles
 /// with each attempt, up to the maximum.
 const REST_US: (u64, u64, u64) = (200, 1_000, 20_000);
+
+/// The range of the random time before an attempt that had to wait for the end of an epoch.
+const DOUBT_US: (u64, u64) = (2_000, 20_000);
+
+/// The maximum is at least this number of the longest round trips. Two transactions of different
+/// coordinators that each lock a row which the other one needs are both refused, unless they are
+/// further apart than the time of an attempt.
+const REST_ROUND_TRIPS: u64 = 8;
 
 /// An attempt is given up if no answer has arrived for this time and some of the longest round
 /// trips. A program may read rows of other shards one after the other, so the whole attempt has no
@@ -112,6 +121,11 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
+    /// Its version.
+    pub(super) fn version(&self) -> SnapshotVersion {
+        self.version
+    }
+
     /// Its clock: when that is settled, every shard has its part.
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
@@ -256,6 +270,12 @@ impl Mako {
         met: SnapshotVersion,
     ) {
         let own = self.state.own_shard();
+        let shards = self.shards();
+        let is_missing = |shard: &ShardId| *shard != own && shards.taking(*shard).is_none();
+        if parts.keys().any(is_missing) {
+            // It would hold its locks until that shard has a leader.
+            return self.on_doubt(cx, attempt);
+        }
         let Part { reads, writes } = {
             let part = parts.entry(own).or_default();
             let reads = with_locks(part);
@@ -263,7 +283,7 @@ impl Mako {
         };
         let (draw, clock) = match self.prepare(cx, own, attempt, &reads, writes) {
             Ok(prepared) => prepared,
-            Err(change) => return self.end_attempt(cx, attempt, change),
+            Err(refusal) => return self.on_refusal(cx, attempt, refusal),
         };
         let involved: ShardSet = parts.keys().copied().collect();
         let mut certifying = Certifying {
@@ -341,7 +361,7 @@ impl Mako {
                     let certifying = self.certifying(attempt).expect("it was found above");
                     certifying.clock.merge(&clock);
                 }
-                Err(change) => return self.end_attempt(cx, attempt, change),
+                Err(refusal) => return self.on_refusal(cx, attempt, refusal),
             }
         }
         let is_valid = reads.is_empty();
@@ -402,10 +422,17 @@ impl Mako {
         &mut self,
         cx: &mut Cx<'_, Self>,
         attempt: Attempt,
-        change: Change,
+        refusal: Refusal,
     ) {
         if self.certifying(attempt).is_some() {
-            self.end_attempt(cx, attempt, change);
+            self.on_refusal(cx, attempt, refusal);
+        }
+    }
+
+    fn on_refusal(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt, refusal: Refusal) {
+        match refusal {
+            Refusal::Changed(change) => self.end_attempt(cx, attempt, change),
+            Refusal::Doubtful => self.on_doubt(cx, attempt),
         }
     }
 
@@ -413,12 +440,14 @@ impl Mako {
     fn end_attempt(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt, change: Change) {
         cx.mark("mako.attempt_failed");
         self.give_up_attempt(attempt);
+        let round_trip = self.state.replica.topology.round_trip_max();
         let Some(over) = self.coordination() else { return };
         let Some(found) = over.coordinated(attempt) else { return };
         let is_final = matches!(found.request.program, Program::Certified(_));
         if !is_final && found.tries < TRIES_MAX {
             let (least, first, most) = REST_US;
-            let limit = (first << found.tries.min(16)).min(most);
+            let most = most.max(REST_ROUND_TRIPS * round_trip.us);
+            let limit = (first << found.tries.min(24)).min(most);
             let rest = Span::from_us(cx.rng.u64(least..limit));
             over.resting.insert((cx.now.at + rest, attempt.txn));
             self.shards().counts.retries += 1;
@@ -479,18 +508,46 @@ impl Mako {
             .collect();
         for attempt in late {
             cx.mark("mako.attempt_late");
-            self.give_up_attempt(attempt);
-            let Some(over) = self.coordination() else { return };
-            if let Some(found) = over.coordinated(attempt) {
-                // It has not met a conflict.
-                found.tries -= 1;
+            if let Some(over) = self.coordination()
+                && let Some(found) = over.coordinated(attempt)
+            {
                 found.late += 1;
-                over.resting.insert((cx.now.at, attempt.txn));
             }
+            self.postpone(attempt, cx.now.at);
             self.shards().counts.late += 1;
         }
         for (shard, attempt) in hanging {
             self.post(shard, attempt, Item::Inquire);
+        }
+    }
+
+    /// Gives up an attempt that has not met a conflict. The next one begins at some time.
+    fn postpone(&mut self, attempt: Attempt, until: Timestamp) {
+        self.give_up_attempt(attempt);
+        let Some(over) = self.coordination() else { return };
+        if let Some(found) = over.coordinated(attempt) {
+            found.tries -= 1;
+            over.resting.insert((until, attempt.txn));
+        }
+    }
+
+    /// Gives up all attempts: they are of an epoch before.
+    pub(super) fn restart_attempts(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(over) = self.coordination() else { return };
+        let open = over.coordinated.iter();
+        let open = open.filter(|(_, found)| !matches!(found.phase, Phase::Resting));
+        let open = open.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt });
+        for attempt in open.collect::<Vec<_>>() {
+            self.postpone(attempt, cx.now.at);
+        }
+    }
+
+    /// A row that an attempt has read may be void, or a shard has no leader: it has to wait.
+    pub(super) fn on_doubt(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt) {
+        if self.coordination().is_some_and(|over| over.coordinated(attempt).is_some()) {
+            cx.mark("mako.attempt_in_doubt");
+            let rest = Span::from_us(cx.rng.u64(DOUBT_US.0..DOUBT_US.1));
+            self.postpone(attempt, cx.now.at + rest);
         }
     }
 

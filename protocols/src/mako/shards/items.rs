@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   coordinator  Read, Prepare, Validate, Install, Forget   -->
-//!                <--   Found, Prepared, Refused, Valid, Inquire       leader of another shard
+//!         <--   Found, Prepared, Refused, Doubtful, Valid, Inquire    leader of another shard
 //! ```
 //!
 //! All items between two leaders travel on one lane, so they keep their order while the nodes are
@@ -15,6 +15,7 @@ use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::FoundRows;
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
+use pangea_core::mutate;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{ReadSet, Write};
@@ -24,6 +25,7 @@ use super::super::clocks::Clock;
 use super::super::messages::Message;
 use super::super::state::Role;
 use super::super::versions::Epoch;
+use super::participant::Refusal;
 use crate::streams::number;
 
 /// An attempt to certify a transaction.
@@ -57,6 +59,8 @@ pub(crate) enum Item {
     Validate { version: SnapshotVersion, reads: ReadSet },
     /// They are current.
     Valid(Clock),
+    /// A row that was read may be void, which is not known before the epoch has begun.
+    Doubtful,
     /// The transaction is certified.
     Install { version: SnapshotVersion, clock: Clock },
     /// It is not.
@@ -112,6 +116,7 @@ impl Item {
             }
             Self::Forget => out.put_u8(8),
             Self::Inquire => out.put_u8(9),
+            Self::Doubtful => out.put_u8(10),
         }
     }
 
@@ -139,6 +144,7 @@ impl Item {
             7 => Self::Install { version: version(from)?, clock: clock(from)? },
             8 => Self::Forget,
             9 => Self::Inquire,
+            10 => Self::Doubtful,
             _ => return Err(DecodeError::new(WHAT)),
         })
     }
@@ -199,7 +205,7 @@ impl Mako {
             .over
             .out
             .keys()
-            .filter_map(|shard| Some((*shard, shards.leading(*shard)?)))
+            .filter_map(|shard| Some((*shard, shards.taking(*shard)?)))
             .collect();
         let epoch = shards.config.number.0;
         for (shard, node) in ready {
@@ -223,7 +229,8 @@ impl Mako {
         };
         let Some(shards) = &self.state.shards else { return };
         let shard = shards.shard_of(from).filter(|shard| shards.leader_of(*shard) == Some(from));
-        let is_current = epoch == shards.config.number && epoch == self.state.log.epoch;
+        let is_current = epoch == shards.config.number;
+        let is_current = mutate!(MakoOldReadsNew: is_current => epoch <= shards.config.number);
         let Some(shard) = shard.filter(|_| is_current) else {
             return cx.mark("mako.items_of_another_epoch");
         };
@@ -242,7 +249,8 @@ impl Mako {
             Item::Found { rows, counter } => self.on_found(cx, from, attempt, (rows, counter)),
             Item::Prepare { reads, writes } => self.on_prepare(cx, from, attempt, (reads, writes)),
             Item::Prepared { draw, clock } => self.on_prepared(cx, from, attempt, (draw, clock)),
-            Item::Refused(change) => self.on_item_refused(cx, attempt, change),
+            Item::Refused(change) => self.on_item_refused(cx, attempt, change.into()),
+            Item::Doubtful => self.on_item_refused(cx, attempt, Refusal::Doubtful),
             Item::Validate { version, reads } => {
                 self.on_validate(cx, from, attempt, (version, &reads));
             }
@@ -286,6 +294,7 @@ mod tests {
             Item::Install { version, clock },
             Item::Forget,
             Item::Inquire,
+            Item::Doubtful,
         ];
         let attempt = |number| Attempt { txn: TxnId::new(NodeId(2), 5), number };
         let named = all.into_iter().zip(1..);

@@ -42,6 +42,30 @@ pub(crate) struct Pending {
     pub since: Timestamp,
 }
 
+/// Why a transaction can't be certified.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Refusal {
+    /// A row is locked by another transaction, or has changed.
+    Changed(Change),
+    /// A row that it has read may be void.
+    Doubtful,
+}
+
+impl From<Change> for Refusal {
+    fn from(change: Change) -> Self {
+        Self::Changed(change)
+    }
+}
+
+impl From<Refusal> for Item {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Changed(change) => Self::Refused(change),
+            Refusal::Doubtful => Self::Doubtful,
+        }
+    }
+}
+
 impl From<Holder> for Change {
     fn from(Holder { table, key, txn }: Holder) -> Self {
         Self { table, key, winner: Some(txn) }
@@ -69,11 +93,19 @@ impl State {
 
     /// The versions on which a transaction depends that has made these reads here, and the greatest
     /// version of them.
-    fn clock_of(&self, cx: &Cx<'_, Mako>, reads: &ReadSet) -> (Clock, SnapshotVersion) {
+    ///
+    /// # Errors
+    /// If one of them is doubtful.
+    fn clock_of(
+        &self,
+        cx: &Cx<'_, Mako>,
+        reads: &ReadSet,
+    ) -> Result<(Clock, SnapshotVersion), Refusal> {
         let (mut clock, mut newest) = (Clock::default(), SnapshotVersion::ZERO);
         let (Role::Leading(leading), Some(shards)) = (&self.role, &self.shards) else {
-            return (clock, newest);
+            return Ok((clock, newest));
         };
+        let (doubtful, mut is_doubtful) = (self.doubtful_before(), false);
         let (own, watermark) = (shards.clocks.slot_of(shards.own), shards.own_watermark());
         touched(reads, cx.store, &mut |version| {
             newest = newest.max(version);
@@ -82,9 +114,10 @@ impl State {
             }
             if let Some(of_version) = leading.over.clocks.get(&version) {
                 clock.merge(of_version);
+                is_doubtful |= version < doubtful;
             }
         });
-        (clock, newest)
+        if is_doubtful { Err(Refusal::Doubtful) } else { Ok((clock, newest)) }
     }
 }
 
@@ -113,7 +146,7 @@ impl Mako {
     ) {
         let answer = match self.prepare(cx, from, attempt, &reads, writes) {
             Ok((draw, clock)) => Item::Prepared { draw, clock },
-            Err(change) => Item::Refused(change),
+            Err(refusal) => refusal.into(),
         };
         self.post(from, attempt, answer);
     }
@@ -121,7 +154,7 @@ impl Mako {
     /// Locks the rows of a transaction, if the reads of them are current, and draws a number.
     ///
     /// # Errors
-    /// A row that is locked or has changed.
+    /// A row that is locked, has changed, or may be void.
     pub(super) fn prepare(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -129,7 +162,7 @@ impl Mako {
         attempt: Attempt,
         reads: &ReadSet,
         writes: Vec<Write>,
-    ) -> Result<(SnapshotVersion, Clock), Change> {
+    ) -> Result<(SnapshotVersion, Clock), Refusal> {
         let Attempt { txn, number } = attempt;
         // An earlier attempt may have been given up while the nodes were not connected.
         self.forget_before(txn, number);
@@ -139,16 +172,22 @@ impl Mako {
         let locked = over.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)));
         if let Err(holder) = locked {
             self.shards().counts.locks_refused += 1;
-            return Err(holder.into());
+            return Err(Change::from(holder).into());
         }
-        if let Some(change) = is_stale(reads, cx.store) {
-            let over = self.coordination().expect("it leads");
-            over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
-            self.shards().counts.reads_stale += 1;
-            return Err(change);
-        }
-        let (clock, _) = self.state.clock_of(cx, reads);
+        let stale = is_stale(reads, cx.store);
+        self.shards().counts.reads_stale += u64::from(stale.is_some());
+        let clock = match stale {
+            Some(change) => Err(change.into()),
+            None => self.state.clock_of(cx, reads),
+        };
         let over = self.coordination().expect("it leads");
+        let clock = match clock {
+            Ok((clock, _)) => clock,
+            Err(refusal) => {
+                over.locks.unlock(txn, writes.iter().map(|write| (write.table, &write.key)));
+                return Err(refusal);
+            }
+        };
         over.counter = over.counter.next();
         let draw = over.counter;
         let (attempt, since) = (number, cx.now.at);
@@ -165,7 +204,7 @@ impl Mako {
     ) {
         let answer = match self.validate(cx, attempt.txn, version, reads) {
             Ok(clock) => Item::Valid(clock),
-            Err(change) => Item::Refused(change),
+            Err(refusal) => refusal.into(),
         };
         self.post(from, attempt, answer);
     }
@@ -174,20 +213,20 @@ impl Mako {
     /// whoever overwrites them has a later one.
     ///
     /// # Errors
-    /// A row that is locked or has changed.
+    /// A row that is locked, has changed, or may be void.
     pub(super) fn validate(
         &mut self,
         cx: &mut Cx<'_, Self>,
         txn: TxnId,
         version: SnapshotVersion,
         reads: &ReadSet,
-    ) -> Result<Clock, Change> {
+    ) -> Result<Clock, Refusal> {
         let locked = self.state.locked_by_another(txn, reads);
         if let Some(change) = locked.or_else(|| is_stale(reads, cx.store)) {
             self.shards().counts.reads_stale += 1;
-            return Err(change);
+            return Err(change.into());
         }
-        let (clock, newest) = self.state.clock_of(cx, reads);
+        let (clock, newest) = self.state.clock_of(cx, reads)?;
         if newest >= version {
             // A row was inserted and deleted again.
             let row = reads.points.first().map(|read| (read.table, read.key.clone()));
@@ -196,7 +235,7 @@ impl Mako {
                 Some((read.table, (&read.range.start[..]).into()))
             });
             let (table, key) = row.expect("a version was read");
-            return Err(Change { table, key, winner: None });
+            return Err(Change { table, key, winner: None }.into());
         }
         let over = self.coordination().expect("only a leader certifies transactions");
         over.counter = over.counter.max(version);
@@ -238,6 +277,17 @@ impl Mako {
     /// Ends an attempt without effect.
     pub(super) fn forget(&mut self, Attempt { txn, number }: Attempt) {
         self.forget_before(txn, number + 1);
+    }
+
+    /// Drops what hangs, and asks nobody.
+    pub(super) fn drop_hanging(&mut self) {
+        let own = self.shards().own;
+        let Some(over) = self.coordination() else { return };
+        let pending = over.pending.iter().filter(|(_, it)| it.coordinator != own);
+        let all = pending.map(|(txn, it)| Attempt { txn: *txn, number: it.attempt });
+        for attempt in all.collect::<Vec<_>>() {
+            self.forget(attempt);
+        }
     }
 
     fn forget_before(&mut self, txn: TxnId, number: u64) {

@@ -20,7 +20,7 @@ use pangea_core::protocol::Cx;
 use super::super::Mako;
 use super::super::log::{Entry, Log};
 use super::super::state::State;
-use super::super::versions::epoch_of;
+use super::super::versions::{Epoch, epoch_of};
 use super::super::watermark::{RECLAIM_VERSIONS_MAX, STEP_WRITES_MAX, apply};
 
 /// The entries of the log that are not published and not void.
@@ -30,6 +30,8 @@ pub(in super::super) struct Replay {
     entries: BTreeMap<(SnapshotVersion, SnapshotVersion), Arc<Entry>>,
     /// The entries of these versions have the last closed versions of the epochs before.
     cuts: BTreeMap<SnapshotVersion, Arc<Entry>>,
+    /// The last epoch whose cut is in effect.
+    pub last_cut: Epoch,
 }
 
 impl Replay {
@@ -45,7 +47,8 @@ impl Replay {
 
     /// Begins again with the entries of a log.
     pub fn rebuild(&mut self, log: &Log, published: SnapshotVersion) {
-        *self = Self::default();
+        // What is published of an epoch is what its cut has left.
+        *self = Self { last_cut: epoch_of(published), ..Self::default() };
         log.entries().for_each(|logged| self.insert(&logged.entry, published));
     }
 
@@ -66,15 +69,9 @@ impl Replay {
         self.entries.values()
     }
 
-    /// Removes the entries before one of the log that are not kept.
-    pub fn retain_before(
-        &mut self,
-        before: SnapshotVersion,
-        is_kept: impl Fn(&Entry) -> bool,
-    ) -> usize {
-        let count = self.entries.len();
-        self.entries.retain(|(_, version), entry| *version >= before || is_kept(entry));
-        count - self.entries.len()
+    /// Removes the entries that are not kept, and returns them.
+    pub fn retain(&mut self, is_kept: impl Fn(&Entry) -> bool) -> Vec<Arc<Entry>> {
+        self.entries.extract_if(.., |_, entry| !is_kept(entry)).map(|(_, entry)| entry).collect()
     }
 
     /// Takes the first cut up to an entry of the log.
@@ -92,13 +89,11 @@ impl Mako {
             return;
         }
         let committed = self.state.commit.committed;
-        while let Some(cut) = self.shards().replay.take_cut(committed) {
-            let finals = cut.cut().expect("it is a cut").to_vec();
-            self.void(cx, cut.version, &finals);
-        }
+        self.void_upto(cx, committed);
         let closed = self.state.log.closed_at(committed);
-        let stable = self.shards().stable;
-        if epoch_of(closed) < epoch_of(stable) {
+        let shards = self.shards();
+        let stable = shards.stable;
+        if shards.replay.last_cut < epoch_of(stable) {
             // The cut says which entries of the epochs before are void.
             return;
         }

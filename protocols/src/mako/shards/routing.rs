@@ -20,6 +20,7 @@ use super::super::forwarding::{encode_all, request_of};
 use super::super::log::{decode_abort, encode_abort};
 use super::super::messages::Message;
 use super::super::state::Role;
+use super::super::versions::Epoch;
 use super::Shards;
 use crate::request::Request;
 
@@ -62,7 +63,8 @@ impl Mako {
     /// Hands the transactions of clients to the leaders of their shards.
     pub(in super::super) fn send_forwards_by_shard(&mut self, cx: &mut Cx<'_, Self>) {
         let number = self.state.epochs.current.number;
-        if self.shards().config.number != number {
+        let shards = self.shards();
+        if shards.since(shards.own) != number {
             return;
         }
         for shard in self.shards().ids() {
@@ -71,7 +73,6 @@ impl Mako {
     }
 
     fn send_forwards_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
-        let number = self.state.epochs.current.number;
         let me = self.state.node;
         let own_leader = self.state.leader();
         let shards = self.shards();
@@ -92,7 +93,13 @@ impl Mako {
             std::mem::take(&mut origin.unsent).into_iter().partition(is_of_it);
         origin.unsent = others;
         let Some(shards) = &mut self.state.shards else { return };
-        let is_new = shards.sent_to.insert(shard, number) != Some(number);
+        let number = shards.since(shard);
+        let begun = match leads_here {
+            true => shards.config.begun,
+            false => shards.told.get(&node).map_or(Epoch(0), |told| told.begun),
+        };
+        let key = (number, begun);
+        let is_new = shards.sent_to.insert(shard, key) != Some(key);
         let origin = &self.state.origin;
         let txns: Vec<TxnId> = match is_new {
             true => {

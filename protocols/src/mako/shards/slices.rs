@@ -4,6 +4,7 @@
 //! ```text
 //!   slice  -->  runs                                  entry n
 //!          |->  reads a row that depends on others    second slice, entry n + 1 with their clock
+//!          |->  reads a row that may be void          waits until the epoch has begun
 //!          |->  touches a locked row                  parked until it is unlocked
 //!          `->  touches a row of another shard        coordinated
 //! ```
@@ -43,6 +44,8 @@ enum Reason {
     Elsewhere,
     /// A row depends on other shards.
     Dependent,
+    /// A row may be void.
+    Doubtful,
 }
 
 /// The rows that the transactions of a slice may access.
@@ -52,6 +55,8 @@ struct SliceGuard<'a> {
     locks: &'a LockTable,
     /// The clocks of versions that depend on other shards.
     clocks: &'a BTreeMap<SnapshotVersion, Clock>,
+    /// Those before this one may be void.
+    doubtful_before: SnapshotVersion,
     /// Whether transactions may see these.
     is_dependent: bool,
     found: Mutex<Found>,
@@ -109,6 +114,9 @@ impl Guard for SliceGuard<'_> {
     fn may_see(&self, place: usize, version: SnapshotVersion) -> bool {
         let Some(clock) = self.clocks.get(&version) else { return true };
         mutate!(MakoDependencyIgnored: () => return true);
+        if version < self.doubtful_before {
+            return self.put_off(place, Reason::Doubtful);
+        }
         if !self.is_dependent {
             return self.put_off(place, Reason::Dependent);
         }
@@ -157,6 +165,7 @@ impl Mako {
         if requests.is_empty() {
             return Default::default();
         }
+        let doubtful_before = self.state.doubtful_before();
         let State { role, registry, shards, .. } = &mut self.state;
         let (Role::Leading(leading), Some(shards)) = (role, shards) else {
             return Default::default();
@@ -168,6 +177,7 @@ impl Mako {
             here: shards.own,
             locks: &over.locks,
             clocks: &over.clocks,
+            doubtful_before,
             is_dependent,
             found: Mutex::default(),
         };
@@ -192,6 +202,10 @@ impl Mako {
                 Reason::Locked(table, key) => {
                     cx.mark("mako.parked");
                     leading.over.parked.entry((table, key)).or_default().push(request);
+                }
+                Reason::Doubtful => {
+                    cx.mark("mako.doubtful");
+                    leading.over.doubtful.push(request);
                 }
                 Reason::Dependent => dependent.push(request),
                 Reason::Elsewhere => elsewhere.push(request),
@@ -225,7 +239,7 @@ impl Mako {
         let is_own = kind == Kind::Own && !txns.is_empty();
         let mut of_others = clock.clone();
         of_others.forget(&shards.watermarks());
-        if of_others.entries().any(|(slot, _)| slot != shards.clocks.slot_of(shards.own)) {
+        if !of_others.is_empty() {
             leading.over.clocks.entry(at).or_default().merge(&of_others);
         }
         let over = std::mem::take(&mut leading.news).into_iter().collect();

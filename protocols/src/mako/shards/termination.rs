@@ -6,8 +6,10 @@
 //!     | takes part in the last epoch no more     | takes the best log, brings it to a majority
 //!     | Ask: T, U ----------------------------> |
 //!     | <------------------------- T at 7, U not |
-//!     | installs T, drops U, closes its log
+//!     | installs T, drops U: its log is closed for the epoch
 //! ```
+//!
+//! Meanwhile the rows of T and U stay locked, and everything else goes on (`passage.rs`).
 //!
 //! The paper lowers the final watermark of the shard below a transaction that hangs. All later ones
 //! of the shard then fall, although nothing of them is lost. Here the shard asks. The outcome of
@@ -19,8 +21,9 @@
 //!   that log, so it is void everywhere, and dropped here.
 //!
 //! The answer must not change any more: a leader that has taken over gives it when a majority has
-//! its log. One that stays has never certified what is not in its log. Both have ended the last
-//! epoch before, so nothing is installed late.
+//! its log. One that stays has never certified what is not in its log, and certifies no attempt of
+//! the epochs before any more. Both have entered the last epoch before, and so has the shard that
+//! asks: it takes no item of an earlier one.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -28,16 +31,16 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Cx;
-use pangea_core::txn::Write;
 
 use super::super::Mako;
-use super::super::across::{Across, Kind};
+use super::super::across::Kind;
 use super::super::clocks::Clock;
-use super::super::log::{Entry, Executed, Logged};
+use super::super::log::Entry;
 use super::super::messages::Message;
 use super::super::state::{Role, State};
-use super::super::versions::Epoch;
-use super::Shards;
+use super::super::versions::{Epoch, epoch_of};
+use super::Coordination;
+use super::items::Attempt;
 use super::participant::Pending;
 use crate::streams::number;
 
@@ -77,12 +80,6 @@ pub(in super::super) fn decode_fates(bytes: &[u8]) -> Result<Vec<(TxnId, Fate)>,
 }
 
 impl State {
-    /// Whether this leader has led the last epoch that has begun, without an end.
-    fn stays(&self) -> bool {
-        let stays = |shards: &Shards| shards.stays && shards.config.begun == self.log.epoch;
-        self.shards.as_deref().is_some_and(stays)
-    }
-
     /// How a transaction ended that this shard has coordinated, for a shard that has a part in it.
     fn fate_of(&self, txn: TxnId, shard: ShardId) -> Fate {
         let shards = self.shards.as_ref()?;
@@ -97,97 +94,30 @@ impl State {
     }
 }
 
+impl Coordination {
+    /// The transactions of epochs before this one whose coordinators have not said how they ended.
+    fn hanging(&self, own: ShardId, epoch: Epoch) -> impl Iterator<Item = (&TxnId, &Pending)> {
+        let hangs = move |it: &Pending| it.coordinator != own && epoch_of(it.draw) < epoch;
+        self.pending.iter().filter(move |(_, pending)| hangs(pending))
+    }
+}
+
 impl Mako {
-    /// A leader that stays ends its part in the last epoch: it certifies nothing more, and knows
-    /// which transactions hang.
-    pub(in super::super) fn end_divided(&mut self, cx: &mut Cx<'_, Self>, is_leader: bool) {
-        let State { shards, role, .. } = &mut self.state;
-        let Some(shards) = shards else { return };
-        let stays = match role {
-            Role::Leading(_) => is_leader,
-            Role::Closing(_) => is_leader && shards.stays,
-            Role::Following => false,
-        };
-        shards.stays = stays;
-        if !stays {
-            shards.hanging.clear();
-            return;
-        }
-        let Role::Leading(leading) = role else { return };
-        let own = shards.own;
-        let pending = std::mem::take(&mut leading.over.pending);
-        shards.hanging = pending.into_iter().filter(|(_, it)| it.coordinator != own).collect();
-        leading.batch.is_due = true;
-        self.close_batch(cx);
-        mutate!(MakoHangingDropped: () => self.shards().hanging.clear());
-        if self.shards().hanging.is_empty() {
-            self.close_log(cx);
-        }
-    }
-
-    /// Appends a last entry of the epoch before, with the part of a transaction that is installed
-    /// late, or with nothing.
-    fn append_late(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        (at, clock): (Option<SnapshotVersion>, Clock),
-        (txn, writes): (Option<TxnId>, Vec<Write>),
-    ) {
-        let (last, shards) = (self.state.log.last(), self.shards());
-        let version = last.next().max(at.unwrap_or_default());
-        let draws = shards.hanging.values().map(|pending| pending.draw);
-        let closed = draws.min().map_or(version, |draw| SnapshotVersion(draw.0 - 1));
-        let (closed, at) = (closed.min(version), at.unwrap_or(version));
-        let kind = if txn.is_some() { Kind::Piece } else { Kind::Own };
-        let across = Across { closed, at, clock, kind, written: Default::default() };
-        let txns = txn.map(|txn| Executed { txn, outcome: Ok(Vec::new()) });
-        let entry = Entry {
-            version,
-            before: last,
-            txns: txns.into_iter().collect(),
-            over: Vec::new(),
-            writes: writes.into_iter().map(|write| (0, write)).collect(),
-            across: Some(across),
-        };
-        self.append(cx, vec![Logged::new(entry)]);
-    }
-
-    /// Nothing hangs: the log is closed up to its end.
-    fn close_log(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.log.closed() < self.state.log.last() {
-            self.append_late(cx, (None, Clock::default()), (None, Vec::new()));
-        }
-    }
-
-    /// Whether transactions hang. Those of a leader that has missed an epoch are void.
-    pub(in super::super) fn has_hanging(&mut self) -> bool {
-        let stays = self.state.stays();
-        let Some(shards) = &mut self.state.shards else { return false };
-        let is_known = shards.config.number == self.state.epochs.current.number;
-        if is_known && !stays {
-            shards.hanging.clear();
-        }
-        !shards.hanging.is_empty()
-    }
-
-    /// Asks the leaders of the coordinators' shards.
+    /// A leader that stays asks the leaders of the coordinators' shards how transactions have
+    /// ended.
     pub(in super::super) fn ask_for_fates(&mut self, cx: &mut Cx<'_, Self>) {
-        let Some(shards) = &self.state.shards else { return };
-        let is_closing = matches!(self.state.role, Role::Closing(_));
-        let is_known = shards.config.number == self.state.epochs.current.number;
-        if !is_closing || !is_known || shards.hanging.is_empty() {
+        let State { shards: Some(shards), role: Role::Leading(leading), .. } = &self.state else {
             return;
-        }
+        };
+        let epoch = shards.config.number;
         for shard in shards.ids() {
-            let of_shard = shards.hanging.iter().filter(|(_, it)| it.coordinator == shard);
-            let txns: Vec<u64> = of_shard.map(|(txn, _)| txn.to_bits()).collect();
-            let Some(node) = shards.leader_of(shard).filter(|_| !txns.is_empty()) else {
-                continue;
-            };
-            let epoch = shards.config.number.0;
+            let hanging = leading.over.hanging(shards.own, epoch);
+            let of_shard = hanging.filter(|(_, pending)| pending.coordinator == shard);
             let mut all = Vec::new();
-            txns.into_iter().for_each(|txn| all.put_u64(txn));
-            cx.send(node, Message::Ask { epoch, txns: all.into() });
+            of_shard.for_each(|(txn, _)| all.put_u64(txn.to_bits()));
+            if let Some(node) = shards.leader_of(shard).filter(|_| !all.is_empty()) {
+                cx.send(node, Message::Ask { epoch: epoch.0, txns: all.into() });
+            }
         }
     }
 
@@ -199,11 +129,18 @@ impl Mako {
         (epoch, txns): (Epoch, &Bytes),
     ) {
         let Some(shards) = &self.state.shards else { return };
-        let is_current = epoch == shards.config.number && epoch == self.state.epochs.current.number;
+        let leads = shards.since(shards.own) == self.state.epochs.current.number;
+        let is_current = epoch == shards.config.number && leads;
         let Some(shard) = shards.shard_of(from).filter(|_| is_current) else { return };
-        let is_final = self.state.is_closed() || self.state.stays();
-        let is_final = mutate!(MakoFateOfOpenLog: is_final => true);
-        if !matches!(self.state.role, Role::Closing(_)) || !is_final {
+        let is_final = match self.state.role {
+            Role::Leading(_) => true,
+            Role::Closing(_) => {
+                let is_closed = self.state.is_closed();
+                mutate!(MakoFateOfOpenLog: is_closed => true)
+            }
+            Role::Following => false,
+        };
+        if !is_final {
             // It is asked again.
             return cx.mark("mako.asked_early");
         }
@@ -228,32 +165,32 @@ impl Mako {
         (epoch, fates): (Epoch, &Bytes),
     ) {
         let Some(shards) = &self.state.shards else { return };
-        let is_current = epoch == shards.config.number && epoch == self.state.epochs.current.number;
+        let is_current = epoch == shards.config.number;
         let shard = shards.shard_of(from).filter(|shard| shards.leader_of(*shard) == Some(from));
-        let (Role::Closing(_), Some(shard)) = (&self.state.role, shard.filter(|_| is_current))
-        else {
-            return;
-        };
+        let Some(shard) = shard.filter(|_| is_current) else { return };
         let Ok(fates) = decode_fates(fates) else {
             return cx.mark("mako.malformed_items");
         };
         for (txn, fate) in fates {
-            let hanging = &mut self.shards().hanging;
-            if hanging.get(&txn).is_none_or(|pending| pending.coordinator != shard) {
+            let Some(over) = self.coordination() else { return };
+            let Some(pending) = over.pending.get(&txn) else { continue };
+            let (draw, number) = (pending.draw, pending.attempt);
+            if pending.coordinator != shard || epoch_of(draw) >= epoch {
                 continue;
             }
-            let Pending { writes, .. } = hanging.remove(&txn).expect("it was found just now");
             self.shards().counts.hanging_resolved += 1;
-            match fate {
-                Some((version, clock)) => {
+            let attempt = Attempt { txn, number };
+            // An attempt of a later epoch is another one.
+            match fate.filter(|(version, _)| epoch_of(*version) == epoch_of(draw)) {
+                Some(outcome) => {
                     cx.mark("mako.installed_late");
-                    self.append_late(cx, (Some(version), clock), (Some(txn), writes));
+                    self.install(cx, attempt, outcome, None);
                 }
-                None => cx.mark("mako.dropped_late"),
+                None => {
+                    cx.mark("mako.dropped_late");
+                    self.forget(attempt);
+                }
             }
-        }
-        if !self.has_hanging() {
-            self.close_log(cx);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   w of a shard   its last committed entry says: closed up to here
-//!   told           a transaction whose version is below w here, and its clock below all
+//!   told           a transaction that is in the log of a majority, and its clock below all
 //!   published      everything up to the least w of all shards
 //! ```
 //!
@@ -26,7 +26,7 @@ use super::super::Mako;
 use super::super::log::{Entry, Executed, RunResult, encode_abort};
 use super::super::messages::Message;
 use super::super::state::{Role, State};
-use super::super::versions::Epoch;
+use super::super::versions::{Epoch, start_of};
 use super::super::watermark::{RECLAIM_VERSIONS_MAX, commit_point};
 use super::Shards;
 
@@ -61,6 +61,7 @@ impl Mako {
                 shards.watermarks[own] = shards.watermarks[own].max(watermark);
                 self.tell_settled(cx);
                 self.publish_stable(cx);
+                self.tell_closed(cx);
             }
             Role::Following => {
                 let State { commit, log, .. } = &mut self.state;
@@ -73,14 +74,15 @@ impl Mako {
 
     /// Tells the clients whose transactions are settled.
     fn tell_settled(&mut self, cx: &mut Cx<'_, Self>) {
-        let State { role, shards, .. } = &mut self.state;
+        let State { role, shards, commit, .. } = &mut self.state;
         let (Role::Leading(leading), Some(shards)) = (role, shards) else { return };
-        let (own, watermarks) = (shards.own_watermark(), shards.watermarks());
+        let (committed, watermarks) = (commit.committed, shards.watermarks());
         let over = &mut leading.over;
         let mut settled: Vec<Arc<Entry>> = Vec::new();
         over.waiting.retain(|entry| {
             let across = entry.across.as_ref();
-            let is_settled = entry.at() <= own
+            // A local transaction needs its own log alone, also above what is pending.
+            let is_settled = entry.version <= committed
                 && across.is_none_or(|across| {
                     let is_below = across.clock.is_below(&watermarks);
                     mutate!(MakoOwnLogSuffices: is_below => true)
@@ -157,14 +159,14 @@ impl Mako {
     /// Tells the other leaders the watermark of this shard. `is_again` is whether they may not have
     /// heard it.
     pub(super) fn gossip(&mut self, cx: &mut Cx<'_, Self>, is_again: bool) {
-        let State { role, shards, log, .. } = &mut self.state;
+        let State { role, shards, .. } = &mut self.state;
         let (Role::Leading(leading), Some(shards)) = (role, shards) else { return };
         let version = shards.own_watermark();
         if version == leading.over.gossiped && !is_again {
             return;
         }
         leading.over.gossiped = version;
-        let epoch = log.epoch.0;
+        let epoch = shards.config.number.0;
         for shard in shards.ids().filter(|shard| *shard != shards.own) {
             if let Some(node) = shards.leader_of(shard) {
                 cx.send(node, Message::Watermark { epoch, version });
@@ -177,17 +179,18 @@ impl Mako {
         self.gossip(cx, true);
     }
 
-    /// Another leader tells its watermark. Those of two epochs have nothing to do with each other.
+    /// Another leader tells its watermark. One that has taken over has none of the last epoch
+    /// before the cut is known here.
     pub(in super::super) fn on_watermark(
         &mut self,
         from: NodeId,
         epoch: Epoch,
         version: SnapshotVersion,
     ) {
-        let is_current = epoch == self.state.log.epoch;
         let Some(shards) = &mut self.state.shards else { return };
         let shard = shards.shard_of(from).filter(|shard| shards.leader_of(*shard) == Some(from));
-        let is_current = is_current && epoch == shards.config.number;
+        let shard = shard.filter(|shard| shards.since(*shard) <= shards.config.begun);
+        let is_current = epoch == shards.config.number;
         let (Role::Leading(_), Some(shard)) = (&self.state.role, shard.filter(|_| is_current))
         else {
             return;
@@ -202,7 +205,8 @@ impl Mako {
         let (Role::Leading(leading), Some(shards)) = (role, shards) else { return };
         let over = &mut leading.over;
         let ahead = shards.watermarks.iter().max().copied().unwrap_or_default();
-        let own = over.raised.max(leading.last);
+        // The last epoch begins when the logs are closed up to its first version.
+        let own = over.raised.max(leading.last).max(start_of(shards.config.number));
         let want = own.max(ahead);
         let can = over.closed_below(want);
         if can <= over.closed {

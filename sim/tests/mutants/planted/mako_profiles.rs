@@ -37,7 +37,10 @@ impl Profile {
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
             | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
-            Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
+            Bug::MakoHangingDropped
+            | Bug::MakoFateOfOpenLog
+            | Bug::MakoDoubtfulRead
+            | Bug::MakoOldReadsNew => &[Self::Successive],
             _ => &[Self::Calm],
         }
     }
