@@ -13,8 +13,8 @@
 //!               watermark: readers see it, clients are told
 //! ```
 //!
-//! This version has one shard. Distributed transactions, their locks, clocks and vector watermarks
-//! (§4.2, §4.4) come with several.
+//! With several shards, each has a leader. Transactions over several, their locks, clocks and
+//! watermarks (§4.2, §4.4) are in `shards.rs`.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|

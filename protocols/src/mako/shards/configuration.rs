@@ -278,11 +278,12 @@ impl Mako {
                     cx.mark("mako.outdone");
                 }
                 let (number, begun) = (config.number.0 + 1, config.begun.0);
-                let since = |(view, before): (&View, Option<&Epoch>)| {
-                    before.filter(|_| !view.is_epoch_due()).map_or(number, |before| before.0)
+                let since = |((view, leader), before): ((&View, &NodeId), Option<&Epoch>)| {
+                    let stays = !view.is_epoch_due() && view.leader == Some(*leader);
+                    before.filter(|_| stays).map_or(number, |before| before.0)
                 };
                 let before = config.since.iter().map(Some).chain(std::iter::repeat(None));
-                let since = views.iter().zip(before).map(since).collect();
+                let since = views.iter().zip(&leaders).zip(before).map(since).collect();
                 let finals = config.finals;
                 self.propose(Decided::Leaders { number, leaders, since, begun, finals });
             }

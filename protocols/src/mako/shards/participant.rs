@@ -231,7 +231,9 @@ impl Mako {
         let (attempt, since) = (number, cx.now.at);
         let draw = SnapshotVersion::ZERO;
         let mut pending = Pending { attempt, coordinator, draw, writes, shared, since };
-        let clock = match is_stale(reads, cx.store) {
+        let stale = is_stale(reads, cx.store);
+        self.shards().counts.reads_stale += u64::from(stale.is_some());
+        let clock = match stale {
             Some(change) => Err(change.into()),
             None => self.state.clock_of(cx, reads),
         };
@@ -240,7 +242,6 @@ impl Mako {
             Ok((clock, _)) => clock,
             Err(refusal) => {
                 pending.unlock(&mut over.locks, txn);
-                self.shards().counts.reads_stale += 1;
                 return Err(refusal);
             }
         };
