@@ -36,11 +36,11 @@ impl Profile {
             | Bug::MakoPublishesOwnCut
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
-            | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
-            Bug::MakoHangingDropped
-            | Bug::MakoFateOfOpenLog
+            | Bug::MakoClosedToldTooHigh
             | Bug::MakoDoubtfulRead
-            | Bug::MakoOldReadsNew => &[Self::Successive],
+            | Bug::MakoEarlyWatermark => &[Self::Deposed],
+            Bug::MakoGroupOfFirstMember => &[Self::Grouped],
+            Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             _ => &[Self::Calm],
         }
     }
@@ -52,6 +52,7 @@ impl Profile {
             Self::Deposed => mako_divided::deposed(seed),
             Self::Successive => mako_divided::several(seed),
             Self::Flaps => mako_divided::flapping(seed),
+            Self::Grouped => mako_divided::grouped(seed),
             _ => mako_divided::drawn(seed),
         };
         run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()
