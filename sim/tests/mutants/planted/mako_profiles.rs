@@ -37,9 +37,7 @@ impl Profile {
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
             | Bug::MakoClosedToldTooHigh
-            | Bug::MakoDoubtfulRead
-            | Bug::MakoEarlyWatermark => &[Self::Deposed],
-            Bug::MakoGroupOfFirstMember => &[Self::Grouped],
+            | Bug::MakoDoubtfulRead => &[Self::Deposed],
             Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             _ => &[Self::Calm],
         }
@@ -52,7 +50,6 @@ impl Profile {
             Self::Deposed => mako_divided::deposed(seed),
             Self::Successive => mako_divided::several(seed),
             Self::Flaps => mako_divided::flapping(seed),
-            Self::Grouped => mako_divided::grouped(seed),
             _ => mako_divided::drawn(seed),
         };
         run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()
