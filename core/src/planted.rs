@@ -408,8 +408,6 @@ bugs! {
         "A leader says how transactions have ended before a majority has its log.";
     MakoDoubtfulRead, "mako-doubtful-read",
         "Transactions of a new epoch read versions of the one before that may be void.";
-    MakoOldReadsNew, "mako-old-reads-new",
-        "A leader takes part in transactions of an epoch before.";
     MakoRangeMissesLockedInsert, "mako-range-misses-locked-insert",
         "A scan does not notice rows that are about to be inserted.";
 }

@@ -127,6 +127,7 @@ fn divided_messages() -> Vec<Message> {
     let mut known = Config::default();
     (known.number, known.begun) = (Epoch(4), Epoch(3));
     (known.leaders, known.finals) = (vec![NodeId(0), NodeId(2)], vec![at(3), at(4)]);
+    known.since = vec![Epoch(3), Epoch(4)];
     known.encode(&mut config);
     let ended = |committed, result: &[u8]| {
         let result = Bytes::copy_from_slice(result);
@@ -213,7 +214,7 @@ fn messages() -> Vec<Vec<u8>> {
         message.encode(&mut out);
         out
     };
-    let kinds = [Kind::Own, Kind::Piece, Kind::Cut(vec![at(3), at(4)])];
+    let kinds = [Kind::Own, Kind::Piece, Kind::Cut { epoch: Epoch(3), finals: vec![at(3), at(4)] }];
     let divided = kinds.map(|kind| Message::Tail {
         epoch: 3,
         after: at(5),

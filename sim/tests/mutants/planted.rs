@@ -60,11 +60,9 @@ enum Profile {
     Flaps,
     /// A source is lost permanently when only one peer can have its batches, and that peer crashes.
     Ambush,
-    /// A cut is applied before the next is proposed, so that runs of one epoch are on both sides of
-    /// it.
+    /// A cut is applied before the next is proposed: runs of one epoch are on both sides of it.
     Apart,
-    /// Many transactions of one slice leave notes (see the workload list-append), and nodes restart
-    /// long after the last checkpoint.
+    /// Many transactions of a slice leave notes (see list-append), and nodes restart late.
     Notes,
     /// No faults, so no replica needs a checkpoint from a peer.
     Calm,

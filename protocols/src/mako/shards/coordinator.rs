@@ -63,8 +63,11 @@ const PATIENCE: Span = Span::from_ms(100);
 /// The number of these round trips.
 const PATIENCE_ROUND_TRIPS: u64 = 4;
 
-/// The time doubles with each attempt of a transaction that was late, up to this number of times:
-/// the leaders may be busy with long programs.
+/// After this number of late attempts the time doubles with each further one: the leaders may be
+/// busy with long programs. Not before, because an attempt holds locks.
+const LATE_MAX: u32 = 8;
+
+/// The maximum number of doublings.
 const PATIENCE_DOUBLINGS_MAX: u32 = 6;
 
 /// A transaction that is not certified.
@@ -542,7 +545,8 @@ impl Mako {
         let Some(over) = self.coordination() else { return };
         let is_late = |since: Timestamp| cx.now.at.since(since).us > patience;
         let late = over.coordinated.iter().filter(|(_, found)| {
-            let patience = patience << found.late.min(PATIENCE_DOUBLINGS_MAX);
+            let patience =
+                patience << found.late.saturating_sub(LATE_MAX).min(PATIENCE_DOUBLINGS_MAX);
             let is_idle = matches!(found.phase, Phase::Resting | Phase::Waiting(_));
             !is_idle && cx.now.at.since(found.since).us > patience
         });

@@ -15,7 +15,6 @@ use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::FoundRows;
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
-use pangea_core::mutate;
 use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{ReadSet, Write};
@@ -230,7 +229,6 @@ impl Mako {
         let Some(shards) = &self.state.shards else { return };
         let shard = shards.shard_of(from).filter(|shard| shards.leader_of(*shard) == Some(from));
         let is_current = epoch == shards.config.number;
-        let is_current = mutate!(MakoOldReadsNew: is_current => epoch <= shards.config.number);
         let Some(shard) = shard.filter(|_| is_current) else {
             return cx.mark("mako.items_of_another_epoch");
         };

@@ -159,7 +159,6 @@ pub const OF_MAKO_SHARDS: &[Bug] = &[
     Bug::MakoHangingDropped,
     Bug::MakoFateOfOpenLog,
     Bug::MakoDoubtfulRead,
-    Bug::MakoOldReadsNew,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

@@ -36,11 +36,9 @@ impl Profile {
             | Bug::MakoPublishesOwnCut
             | Bug::MakoReplayAboveClosed
             | Bug::MakoCutByOwnLog
-            | Bug::MakoClosedToldTooHigh => &[Self::Deposed],
-            Bug::MakoHangingDropped
-            | Bug::MakoFateOfOpenLog
-            | Bug::MakoDoubtfulRead
-            | Bug::MakoOldReadsNew => &[Self::Successive],
+            | Bug::MakoClosedToldTooHigh
+            | Bug::MakoDoubtfulRead => &[Self::Deposed],
+            Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             _ => &[Self::Calm],
         }
     }
