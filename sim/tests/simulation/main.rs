@@ -17,6 +17,7 @@ mod mako_drawn;
 mod mako_passage;
 mod mako_runs;
 mod mako_shards;
+mod mako_together;
 mod marked_faults;
 mod marks;
 mod minerva_runs;
