@@ -19,6 +19,7 @@ mod mako_learners;
 mod mako_passage;
 mod mako_runs;
 mod mako_shards;
+mod mako_together;
 mod marked_faults;
 mod marks;
 mod minerva_runs;

@@ -7,7 +7,7 @@ use pangea_core::workload::registers::{Op, REGISTERS, decode_ops, key};
 use pangea_protocols::mako::Mako;
 use pangea_sim::history::Operation;
 
-use crate::mako_divided::{KILL_MS, one_leader_fails};
+use crate::mako_together::{KILL_MS, one_leader_fails};
 use crate::runs::clean;
 
 /// The shards of the rows that an operation accesses.

@@ -4,9 +4,8 @@ use pangea_protocols::mako::{Mako, Options};
 use pangea_sim::trace::Lines;
 use pangea_sim::{Settings, run};
 
-use crate::mako_divided::{
-    WORKLOADS, crowded, deposed, divided, drawn, flapping, several, together,
-};
+use crate::mako_divided::{WORKLOADS, crowded, deposed, divided, drawn, flapping, several};
+use crate::mako_together::together;
 use crate::runs::clean;
 
 #[test]
