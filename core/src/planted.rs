@@ -381,8 +381,6 @@ bugs! {
     MakoParkedForgotten, "mako-parked-forgotten",
         "Transactions that wait for a locked row are not run when it is unlocked.";
     MakoLockedRowsRead, "mako-locked-rows-read", "Local transactions read locked rows.";
-    MakoReadLocksIgnored, "mako-read-locks-ignored",
-        "Local transactions write rows that one over shards has read.";
     MakoDependencyIgnored, "mako-dependency-ignored",
         "Local transactions that read rows which depend on other shards do not.";
     MakoClosedAbovePending, "mako-closed-above-pending",

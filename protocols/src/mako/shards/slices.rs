@@ -109,7 +109,6 @@ impl Guard for SliceGuard<'_> {
         }
         // A locked row may be written without a look at it.
         let is_read = self.locks.reader(table, key, None).is_some();
-        let is_read = mutate!(MakoReadLocksIgnored: is_read => false);
         let is_locked = is_read || self.locks.holder(table, key).is_some();
         !is_locked || self.put_off(place, Reason::Locked(table, Key::from(key)))
     }
