@@ -422,10 +422,9 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     topology.check_caches(protocol, P::CACHES).map_err(StartError::Settings)?;
     topology.check_replicas(protocol, P::PARTIAL).map_err(StartError::Settings)?;
     topology.check_learners(protocol, P::LEARNERS).map_err(StartError::Settings)?;
-    match topology.partitions.shards() {
-        1 => Ok(()),
-        _ if P::PARTITIONED => Ok(()),
-        _ => Err(StartError::NotDivided { protocol }),
+    match topology.partitions.shards() == 1 || P::PARTITIONED {
+        true => Ok(()),
+        false => Err(StartError::NotDivided { protocol }),
     }
 }
 

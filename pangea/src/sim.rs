@@ -183,7 +183,7 @@ pub struct Arguments {
     non_voting: usize,
     /// Give each shard a learner
     #[arg(help = format!(
-        "Give each shard a learner beside its first replica; requires --protocol {}",
+        "Give each shard a learner in the region of its first replica; requires --protocol {}",
         learner_names()
     ))]
     #[arg(long)]
@@ -255,8 +255,8 @@ impl Arguments {
     /// the protocol guarantees with its settings.
     fn settings(&self, promised: RealTime) -> Result<Settings, Failure> {
         if self.non_voting > NODES_MAX - self.nodes.min(NODES_MAX) {
-            let message =
-                format!("--non-voting {}: at most {NODES_MAX} regions in all", self.non_voting);
+            let wrong = self.non_voting;
+            let message = format!("--non-voting {wrong}: at most {NODES_MAX} regions in all");
             return Err(Failure::Usage(message));
         }
         if !(1..=NODES_MAX).contains(&self.nodes) {

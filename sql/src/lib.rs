@@ -77,7 +77,7 @@ pub struct Shared {
     plans: PlanCache,
     blocks: sequence::Blocks,
     replays: Replays,
-    told: Told,
+    told: Acknowledged,
     insight: insight::Insight,
     results: Arc<ResultMemory>,
     natives: BTreeMap<String, Arc<native::Native>>,
@@ -88,9 +88,9 @@ pub struct Shared {
 /// The last version that a client of this node was told of before the node had published it. The
 /// next reads of all its sessions wait for that: a client may use one after the other.
 #[derive(Debug, Default)]
-struct Told(AtomicU64);
+struct Acknowledged(AtomicU64);
 
-impl Told {
+impl Acknowledged {
     fn note(&self, version: SnapshotVersion) {
         self.0.fetch_max(version.0, Ordering::Relaxed);
     }

@@ -187,8 +187,8 @@ pub struct Arguments {
     /// Give each shard a learner
     #[arg(long)]
     #[arg(help = format!(
-        "Give each shard a learner beside its first replica: it does not vote, and leads if the \
-         leader fails; requires --protocol {}",
+        "Give each shard a learner in the region of its first replica: it does not vote, and \
+         leads if the leader fails; requires --protocol {}",
         learner_names()
     ))]
     learners: bool,

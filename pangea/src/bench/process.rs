@@ -82,11 +82,12 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
     let directory = Directory::new(&arguments.place())?;
     let configs = plan.configs(directory.path())?;
     let runtime = crate::runtime(1)?;
+    let planned = (arguments, &plan);
     let measured = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let nodes = Nodes::start(&configs, plan.is_metered)?;
         let measured = tokio::select! {
-            measured = measure((arguments, &plan), &nodes, &configs, (&workload, &settings)) => measured,
+            measured = measure(planned, &nodes, &configs, (&workload, &settings)) => measured,
             () = signals.received() => Err(Failure::Interrupted("interrupted".to_owned())),
         };
         let stopped = nodes.stop();

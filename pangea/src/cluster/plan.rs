@@ -1,5 +1,7 @@
 //! The plan of a cluster, and the configuration of each of its nodes.
 
+mod learners;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -17,8 +19,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckOptions, NodesMin, SupportsCaches, SupportsLearners, SupportsPartial, SupportsPartitions,
-    WarningsOf, learner_names, partial_names, placed_names, with_protocol,
+    CheckOptions, NodesMin, SupportsCaches, SupportsPartial, SupportsPartitions, WarningsOf,
+    partial_names, placed_names, with_protocol,
 };
 use crate::regions;
 
@@ -225,23 +227,6 @@ impl Plan {
         Ok(Self { replicas: Some(replicas), non_voting, tuning, ..self })
     }
 
-    /// Returns the same cluster with a learner for each shard.
-    ///
-    /// # Errors
-    /// If the protocol has none.
-    pub fn with_learners(self) -> Result<Self, Failure> {
-        if !with_protocol(&self.protocol, SupportsLearners)? {
-            return Err(Failure::Usage(format!(
-                "--learners: protocol {:?} has no learners; use --protocol {}",
-                self.protocol,
-                learner_names()
-            )));
-        }
-        let plan = Self { learners: true, ..self };
-        let tuning = Tuning { workers: workers(plan.node_places().len()), ..plan.tuning };
-        Ok(Self { tuning, ..plan })
-    }
-
     /// Checks that regions without a vote are some of the cluster's, each named once, and not all.
     fn check_non_voting(&self, non_voting: &[String]) -> Result<(), Failure> {
         let option = Self::NON_VOTING;
@@ -332,32 +317,6 @@ impl Plan {
             shard: ShardId((index % self.shards()) as u16),
         };
         (0..self.regions.len() * self.shards()).map(place).collect()
-    }
-
-    /// Returns the nodes whose clients a benchmark has: all but learners.
-    pub fn homes(&self) -> Vec<usize> {
-        let nodes = self.node_places().len();
-        let learners = if self.learners { self.shards() } else { 0 };
-        (0..nodes - learners).collect()
-    }
-
-    /// Returns those of them that are in some regions; `None` if no regions are named and there are
-    /// no learners.
-    ///
-    /// # Errors
-    /// The first region that does not exist.
-    pub fn homes_in(&self, regions: &[String]) -> Result<Option<Vec<usize>>, String> {
-        if let Some(unknown) = regions.iter().find(|name| !self.regions.contains(name)) {
-            let known = self.regions.join(", ");
-            return Err(format!("there is no region {unknown:?}; expected some of {known}"));
-        }
-        if regions.is_empty() && !self.learners {
-            return Ok(None);
-        }
-        let is_in = |node: &usize| {
-            regions.is_empty() || regions.contains(&self.regions[self.region_of(*node)])
-        };
-        Ok(Some(self.homes().into_iter().filter(is_in).collect()))
     }
 
     /// Returns the shard of each node, in order.

@@ -185,8 +185,8 @@ impl Options {
         });
         let is_unused = self.reads == Reads::Snapshot && topology.partitions.shards() > 1;
         let of_reads = is_unused.then(|| {
-            "mako.reads = \"snapshot\" has no effect with partitions: procedures that only read are \
-             run by the leaders. Leave it out"
+            "mako.reads = \"snapshot\" has no effect with partitions: procedures that only read \
+             are run by the leaders. Leave it out"
                 .to_owned()
         });
         let is_alone = topology.partitions.shards() == 1;

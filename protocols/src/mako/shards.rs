@@ -78,8 +78,8 @@ use super::state::Role;
 use super::versions::Epoch;
 use super::{Mako, Timer};
 use crate::request::Request;
+use configuration::Announced;
 pub(super) use configuration::Config;
-use configuration::Told;
 use coordinator::{Coordinated, Decision};
 use holding::Held;
 use items::Named;
@@ -101,7 +101,7 @@ pub(super) struct Shards {
     /// When this node has heard of the last epoch.
     pub since: Timestamp,
     /// What each node has told about the configuration.
-    pub told: BTreeMap<NodeId, Told>,
+    pub told: BTreeMap<NodeId, Announced>,
     /// The watermark of each shard in this epoch, as far as this leader knows.
     pub watermarks: Vec<SnapshotVersion>,
     /// The last version that all shards have, as this follower's leader has told.
@@ -198,7 +198,8 @@ impl Coordination {
     }
 }
 
-/// Invariants of more locks than this are not checked: a node in a debug build does it in each step.
+/// Invariants of more locks than this are not checked: a node in a debug build does it in each
+/// step.
 const CHECKED_LOCKS_MAX: usize = 1_000;
 
 impl Coordination {
@@ -266,16 +267,15 @@ impl Shards {
 
     /// Counters for operators, besides those of a cluster with one shard.
     pub(super) fn status(&self, role: &Role, counters: &mut BTreeMap<String, u64>) {
-        let Counts { certified, retries, late, locks_refused, reads_stale, hanging_resolved, void } =
-            self.counts;
+        let counts = self.counts;
         let mut all = vec![
-            ("across_certified", certified),
-            ("across_retries", retries),
-            ("across_late", late),
-            ("across_locks_refused", locks_refused),
-            ("across_reads_stale", reads_stale),
-            ("across_hanging_resolved", hanging_resolved),
-            ("across_void", void),
+            ("across_certified", counts.certified),
+            ("across_retries", counts.retries),
+            ("across_late", counts.late),
+            ("across_locks_refused", counts.locks_refused),
+            ("across_reads_stale", counts.reads_stale),
+            ("across_hanging_resolved", counts.hanging_resolved),
+            ("across_void", counts.void),
         ];
         if let Role::Leading(leading) = role {
             let over = &leading.over;

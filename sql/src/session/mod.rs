@@ -324,7 +324,7 @@ impl Session {
         self.run(&command, &[], &[]).await
     }
 
-    /// Returns a snapshot that contains the writes of this node's clients. With strict reads it also
+    /// Returns a snapshot with the writes of this node's clients. With strict reads it also
     /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
         self.wait_for_snapshot().await?;
@@ -358,7 +358,7 @@ impl Session {
         self.settings.is_strict() || self.lacks_told() || self.is_too_old()
     }
 
-    /// The version that a snapshot needs to have the writes of which clients of this node were told.
+    /// The version that a snapshot needs to have the writes that clients of this node know of.
     fn told(&self) -> SnapshotVersion {
         self.written.max(self.shared.told.last())
     }

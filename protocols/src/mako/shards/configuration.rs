@@ -103,7 +103,7 @@ impl Config {
 
 /// What a node has told about the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Told {
+pub(in super::super) struct Announced {
     /// The last epoch of which it knows.
     pub number: Epoch,
     /// The last one of which it knows that it has begun.
@@ -428,7 +428,7 @@ impl Mako {
         }
         let Some(shards) = &mut self.state.shards else { return };
         let closed = closed.0.checked_sub(1).map(SnapshotVersion);
-        let told = Told { number: config.number, begun: config.begun, closed };
+        let told = Announced { number: config.number, begun: config.begun, closed };
         let is_news = shards.told.insert(from, told) != Some(told);
         self.learn(cx, &config);
         if is_news && closed.is_some() {
