@@ -254,14 +254,13 @@ impl Arguments {
     /// Returns all settings except those of the protocol. `promised` is the real-time order that
     /// the protocol guarantees with its settings.
     fn settings(&self, promised: RealTime) -> Result<Settings, Failure> {
+        let wrong = |message: String| Err(Failure::Usage(message));
         if self.non_voting > NODES_MAX - self.nodes.min(NODES_MAX) {
-            let wrong = self.non_voting;
-            let message = format!("--non-voting {wrong}: at most {NODES_MAX} regions in all");
-            return Err(Failure::Usage(message));
+            let count = self.non_voting;
+            return wrong(format!("--non-voting {count}: at most {NODES_MAX} regions in all"));
         }
         if !(1..=NODES_MAX).contains(&self.nodes) {
-            let message = format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes);
-            return Err(Failure::Usage(message));
+            return wrong(format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes));
         }
         if !workload::NAMES.contains(&self.workload.as_str()) {
             return Err(Failure::Usage(unknown("workload", &self.workload, workload::NAMES)));
