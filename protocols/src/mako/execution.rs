@@ -70,6 +70,7 @@ impl Leading {
         if *known < below {
             *known = below;
             self.news.insert(node, below);
+            self.over.refused.retain(|txn, _| txn.node() != node || txn.sequence() >= below);
         }
     }
 }

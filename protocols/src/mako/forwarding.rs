@@ -328,6 +328,10 @@ impl Mako {
             self.tell_again(cx, request.txn);
             return None;
         }
+        if let Some(abort) = leading.over.refused.get(&request.txn) {
+            // It was sent twice.
+            return Some(abort.clone());
+        }
         if unsettled >= options.unsettled_bytes_max {
             cx.mark("mako.too_much_unsettled");
             return Some(too_many_in_flight(None, &replica.topology));
@@ -342,8 +346,22 @@ impl Mako {
         None
     }
 
-    /// The leader has not taken a transaction of this node.
-    pub(super) fn on_refused(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: &[u8]) {
+    /// The leader has not executed a transaction of this node, and will not. One that was replaced is
+    /// not believed: the next one has the transaction, too.
+    pub(super) fn on_refused(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        txn: TxnId,
+        abort: &[u8],
+    ) {
+        let leader = match (&self.state.shards, self.state.origin.in_flight.get(&txn)) {
+            (Some(shards), Some(own)) => shards.leader_of(own.home),
+            _ => self.state.leader().map(|leader| self.state.replica.node(leader)),
+        };
+        if leader != Some(from) {
+            return cx.mark("mako.refused_by_another");
+        }
         match decode_abort(abort) {
             Ok(abort) => self.answer_refused(cx, txn, abort),
             Err(_) => cx.mark("mako.malformed_transactions"),

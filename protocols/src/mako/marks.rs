@@ -35,6 +35,8 @@ const OWN: &[Mark] = &[
     // §4.1, forwarding.
     mark("mako.forwarded_again", "transactions in flight are sent to a new leader"),
     mark("mako.forwarded_to_another", "a replica that does not lead the epoch gets a request"),
+    mark("mako.refused_by_another", "a leader that was replaced refuses a transaction")
+        .rare("few transactions are refused"),
     mark("mako.known_transaction", "a leader gets a transaction that it has taken already"),
     mark("mako.too_much_unsettled", "a leader refuses a transaction: too much is not replicated")
         .never("drawn limits are above what the workloads load"),

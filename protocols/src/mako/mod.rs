@@ -314,7 +314,7 @@ impl Mako {
                 self.on_forward(cx, node, (Epoch(epoch), below), &requests);
             }
             Message::Refused { txn, abort } => {
-                self.on_refused(cx, TxnId::from_bits(txn), &abort);
+                self.on_refused(cx, node, TxnId::from_bits(txn), &abort);
             }
             Message::FreshRequest { token } => self.on_fresh_request(cx, node, token),
             Message::FreshReply { token, version } => {

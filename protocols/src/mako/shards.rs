@@ -68,6 +68,7 @@ use pangea_core::partition::Partitions;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::{Group, Topology};
+use pangea_core::txn::Abort;
 
 use super::clocks::{Clock, Groups};
 use super::locks::LockTable;
@@ -173,6 +174,8 @@ pub(super) struct Coordination {
     held: Held,
     /// Transactions that wait until it is known which versions of the epochs before are void.
     pub doubtful: Vec<Request>,
+    /// Transactions that were refused, as long as their nodes may send them again.
+    pub refused: BTreeMap<TxnId, Abort>,
     /// Transactions over shards that wait for a locked row of this shard, in order.
     waiters: Waiters,
     /// Rows that were unlocked, and for which some wait.

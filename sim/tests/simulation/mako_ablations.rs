@@ -41,6 +41,8 @@ fn epochs_as_the_unit_of_commits_lose_nothing_acknowledged() {
     assert!(void[1] > void[0], "no more entries are void with epochs: {void:?}");
 }
 
+/// A leader refused a transaction after 64 attempts, took it again when its node sent it a second
+/// time, and executed it (1,007 of `deposed`).
 #[test]
 fn leaders_that_fail_without_speculation_lose_nothing() {
     for seed in 1_000..1_008 {

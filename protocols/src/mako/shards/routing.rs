@@ -185,6 +185,7 @@ impl Mako {
     pub(super) fn refuse(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: Abort) {
         if let Role::Leading(leading) = &mut self.state.role {
             leading.taken.remove(&txn);
+            leading.over.refused.insert(txn, abort.clone());
         }
         if txn.node() == self.state.node {
             self.answer_refused(cx, txn, abort);
