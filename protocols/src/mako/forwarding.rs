@@ -346,8 +346,8 @@ impl Mako {
         None
     }
 
-    /// The leader has not executed a transaction of this node, and will not. One that was replaced is
-    /// not believed: the next one has the transaction, too.
+    /// The leader has not executed a transaction of this node, and will not. One that was replaced
+    /// is not believed: the next one has the transaction, too.
     pub(super) fn on_refused(
         &mut self,
         cx: &mut Cx<'_, Self>,

@@ -86,8 +86,8 @@ struct Reading {
 struct Met {
     /// The greatest counter.
     counter: SnapshotVersion,
-    /// If the other shards have locked their rows: the greatest number that they have drawn, and the
-    /// versions on which their rows depend.
+    /// If the other shards have locked their rows: the greatest number that they have drawn, and
+    /// the versions on which their rows depend.
     prepared: Option<(SnapshotVersion, Clock)>,
 }
 
