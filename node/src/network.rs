@@ -13,7 +13,9 @@ use pangea_core::workload::{Snapshot, Workload};
 use pangea_sql::engine::{Engine, NodeInfo, Unavailable};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
+use crate::client::{
+    Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Pinned, Query, Row,
+};
 use crate::config::Config;
 use crate::config::wording::nodes_in_words;
 use crate::driver::{Answer, Handle, Network};
@@ -253,8 +255,12 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
         }
         Query::Pin { version } => match handle.store().pin_at(version) {
             Ok(pin) => reply.hold(Box::new(pin)),
-            Err(PinError::Unpublished { .. }) => reply.send(&ClientAnswer::Pinned(None)),
-            Err(error @ PinError::Reclaimed { .. }) => reply.refuse(error.to_string()),
+            Err(PinError::Unpublished { .. }) => {
+                reply.send(&ClientAnswer::Pinned(Pinned::NotReached));
+            }
+            Err(PinError::Reclaimed { oldest }) => {
+                reply.send(&ClientAnswer::Pinned(Pinned::Reclaimed(oldest)));
+            }
         },
         Query::Unpin { pin } => reply.release(pin),
         Query::Check { workload, settings, commits } => {

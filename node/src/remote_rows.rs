@@ -35,7 +35,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use peer::{Peer, RemotePin};
+use peer::{Peer, Refusal, RemotePin};
 
 /// Timeout for fetching remote rows.
 const ROWS_DEADLINE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ struct RemotePins {
     at: SnapshotVersion,
     /// The pin on each shard, or the reason why no node of the shard has pinned the version. The
     /// other shards can still be read.
-    of: BTreeMap<ShardId, Result<RemotePin, Unavailable>>,
+    of: BTreeMap<ShardId, Result<RemotePin, Refusal>>,
     runtime: Handle,
 }
 
@@ -124,7 +124,8 @@ impl RemoteShards {
         let region = self.clone();
         let pins = self.runtime().spawn(async move { region.pin(at).await });
         let pins = pins.await.unwrap_or_else(|error| Err(unavailable(error)))?;
-        Ok(RemoteSnapshot::new(self.partitions.clone(), self.here, pins))
+        let oldest = pins.oldest();
+        Ok(RemoteSnapshot::new(self.partitions.clone(), self.here, pins).reclaimed_before(oldest))
     }
 
     async fn pin(self: Arc<Self>, at: SnapshotVersion) -> Result<Arc<RemotePins>, Unavailable> {
@@ -155,10 +156,12 @@ impl RemoteShards {
     }
 
     /// Pins a version on the nearest node of a shard that answers.
-    async fn pin_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<RemotePin, Unavailable> {
+    async fn pin_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<RemotePin, Refusal> {
         let pins = peer::pin_on_one(&self.shards[&shard], at).await;
-        let cant = |why| format!("no node of shard {} can be read: {why}", shard.0);
-        pins.map_err(|why| unavailable(cant(why)))
+        pins.map_err(|Refusal { reason, oldest }| {
+            let reason = format!("no node of shard {} can be read: {reason}", shard.0);
+            Refusal { reason, oldest }
+        })
     }
 }
 
@@ -181,6 +184,11 @@ impl RemotePins {
     fn is_whole(&self) -> bool {
         self.of.values().all(|hold| hold.as_ref().is_ok_and(|it| it.client.is_connected()))
     }
+
+    /// The oldest version that all shards can pin, if some have removed rows of this one.
+    fn oldest(&self) -> Option<SnapshotVersion> {
+        self.of.values().filter_map(|hold| hold.as_ref().err()?.oldest).max()
+    }
 }
 
 impl RemoteRowSource for RemotePins {
@@ -191,7 +199,7 @@ impl RemoteRowSource for RemotePins {
         most: usize,
     ) -> Result<(Vec<Row>, bool), Unavailable> {
         let hold = self.of.get(&shard).ok_or_else(|| unavailable("no such shard"))?;
-        let hold = hold.as_ref().map_err(Clone::clone)?;
+        let hold = hold.as_ref().map_err(|refusal| unavailable(&refusal.reason))?;
         let (client, at, scan) = (hold.client.clone(), Some(self.at), scan.clone());
         let room = hold.room.clone();
         let (sender, receiver) = sync_channel(1);

@@ -22,6 +22,7 @@ pub mod presence;
 mod remote_results;
 mod replica;
 pub mod request;
+mod retention;
 pub mod streams;
 pub mod tiga;
 pub mod transfer;

@@ -48,6 +48,7 @@ pub struct RemoteSnapshot {
     partitions: Arc<Partitions>,
     here: ShardId,
     source: Arc<dyn RemoteRowSource>,
+    oldest: Option<SnapshotVersion>,
 }
 
 impl RemoteSnapshot {
@@ -57,7 +58,19 @@ impl RemoteSnapshot {
         here: ShardId,
         source: Arc<dyn RemoteRowSource>,
     ) -> Self {
-        Self { partitions, here, source }
+        Self { partitions, here, source, oldest: None }
+    }
+
+    /// With the oldest version that can be read, if nodes of other shards have already removed rows
+    /// of this one.
+    #[must_use]
+    pub fn reclaimed_before(self, oldest: Option<SnapshotVersion>) -> Self {
+        Self { oldest, ..self }
+    }
+
+    /// The oldest version that can be read, if rows of this one have been removed.
+    pub(crate) fn reclaimed(&self) -> Option<SnapshotVersion> {
+        self.oldest
     }
 
     /// Returns the shard of a row, or `None` if the row is local.

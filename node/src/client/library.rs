@@ -13,7 +13,7 @@ use pangea_core::workload;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::connection;
-use super::wire::{Answer, Query, Row, SubmitBuffer};
+use super::wire::{Answer, Pinned, Query, Row, SubmitBuffer};
 use crate::driver::LatencySample;
 use crate::transport::{CLIENT_FRAME_MAX, ClientWelcome, LinkReport, LinkSettings};
 
@@ -240,11 +240,11 @@ impl Client {
     }
 
     /// Pins a version for as long as this client is connected. Returns the number to pass to
-    /// [`Client::unpin`], or `None` if the node has not reached the version.
+    /// [`Client::unpin`], or why the node cannot pin the version.
     ///
     /// # Errors
     /// As [`Client::query`].
-    pub async fn pin(&self, version: SnapshotVersion) -> Result<Option<u64>, ClientError> {
+    pub async fn pin(&self, version: SnapshotVersion) -> Result<Pinned, ClientError> {
         match self.query(&Query::Pin { version }).await? {
             Answer::Pinned(pin) => Ok(pin),
             other => Err(unexpected(other)),

@@ -32,6 +32,6 @@ mod wire;
 
 pub use library::{Client, ClientError, REQUESTS_MAX};
 pub use reply::{ClientCall, ClientQuery, ClientReply, UNREAD_BYTES_MAX};
-pub use wire::{Answer, Query, Row};
+pub use wire::{Answer, Pinned, Query, Row};
 
 pub(crate) use server::serve;

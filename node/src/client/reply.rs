@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pangea_core::hash::HashMap;
 use pangea_core::txn::Outcome;
 
-use super::wire::{self, Answer, Query};
+use super::wire::{self, Answer, Pinned, Query};
 use crate::meter::Tap;
 use crate::transport::CLIENT_FRAME_MAX;
 use crate::transport::frame::{Kind, header};
@@ -91,7 +91,7 @@ impl ClientReply {
     pub fn hold(self, resource: Box<dyn Any + Send>) {
         let number = self.answers.as_ref().and_then(|answers| answers.hold(resource));
         match number {
-            Some(number) => self.send(&Answer::Pinned(Some(number))),
+            Some(number) => self.send(&Answer::Pinned(Pinned::Held(number))),
             None => self.refuse(format!("the limit of {HELD_MAX} pinned versions is reached")),
         }
     }

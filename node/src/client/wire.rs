@@ -126,9 +126,19 @@ pub enum Answer {
     },
     /// Answers [`Query::LatencySamples`].
     LatencySamples(Vec<LatencySample>),
-    /// Answers [`Query::Pin`]: the number of the pin, or `None` if the node has not reached the
-    /// version.
-    Pinned(Option<u64>),
+    /// Answers [`Query::Pin`].
+    Pinned(Pinned),
+}
+
+/// Whether a node has pinned a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pinned {
+    /// It has: the number of the pin.
+    Held(u64),
+    /// It has not reached the version.
+    NotReached,
+    /// It has removed rows of the version. This is the oldest version that it can pin.
+    Reclaimed(SnapshotVersion),
 }
 
 /// A key and its value.

@@ -17,7 +17,7 @@ use pangea_core::ids::SnapshotVersion;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::client::Client;
+use crate::client::{Client, Pinned};
 
 /// Timeout for making a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
@@ -62,13 +62,28 @@ pub(super) struct RemotePin {
     pub room: Arc<Semaphore>,
 }
 
+/// Why a version is not pinned.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub reason: String,
+    /// The oldest version that can be pinned, if the nodes that answer have removed rows.
+    pub oldest: Option<SnapshotVersion>,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self { reason, oldest: None }
+    }
+}
+
 /// Pins a version on the first of a shard's nodes that answers. Nodes that are connected or that
 /// have never been tried come first, and nodes that were away last.
 ///
 /// # Errors
 /// When no node pins it, with the reason of each.
-pub(super) async fn pin_on_one(peers: &[Peer], at: SnapshotVersion) -> Result<RemotePin, String> {
+pub(super) async fn pin_on_one(peers: &[Peer], at: SnapshotVersion) -> Result<RemotePin, Refusal> {
     let mut why = Vec::new();
+    let mut oldest: Option<SnapshotVersion> = None;
     // Nodes that were away are retried in any case, so that the nearest one is used again when it
     // is back.
     let (away, reachable): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| {
@@ -81,10 +96,13 @@ pub(super) async fn pin_on_one(peers: &[Peer], at: SnapshotVersion) -> Result<Re
     for peer in reachable.into_iter().chain(away) {
         match peer.pin(at).await {
             Ok(hold) => return Ok(hold),
-            Err(reason) => why.push(format!("{}: {reason}", peer.name)),
+            Err(refusal) => {
+                why.push(format!("{}: {}", peer.name, refusal.reason));
+                oldest = oldest.into_iter().chain(refusal.oldest).min();
+            }
         }
     }
-    Err(why.join("; "))
+    Err(Refusal { reason: why.join("; "), oldest })
 }
 
 impl Peer {
@@ -93,25 +111,29 @@ impl Peer {
         Self { name, address, cluster, state: Arc::new(state), room: Arc::new(room) }
     }
 
-    async fn pin(&self, at: SnapshotVersion) -> Result<RemotePin, String> {
+    async fn pin(&self, at: SnapshotVersion) -> Result<RemotePin, Refusal> {
         let client = self.client().await?;
         let deadline = Instant::now() + PIN_DEADLINE;
         loop {
             match self.ask(&client, at).await? {
-                Some(number) => {
+                Pinned::Held(number) => {
                     let room = self.room.clone();
                     return Ok(RemotePin { client, number, room });
                 }
-                None if Instant::now() >= deadline => {
-                    return Err(format!("the node has not reached version {at}"));
+                Pinned::Reclaimed(oldest) => {
+                    let reason = format!("snapshots before {oldest} are no longer available");
+                    return Err(Refusal { reason, oldest: Some(oldest) });
                 }
-                None => tokio::time::sleep(PIN_POLL).await,
+                Pinned::NotReached if Instant::now() >= deadline => {
+                    return Err(format!("the node has not reached version {at}").into());
+                }
+                Pinned::NotReached => tokio::time::sleep(PIN_POLL).await,
             }
         }
     }
 
     /// Sends one query. A pin that arrives after the timeout is released.
-    async fn ask(&self, client: &Client, at: SnapshotVersion) -> Result<Option<u64>, String> {
+    async fn ask(&self, client: &Client, at: SnapshotVersion) -> Result<Pinned, String> {
         let asking = client.clone();
         let mut asked = tokio::spawn(async move { asking.pin(at).await });
         match tokio::time::timeout(PIN_DEADLINE, &mut asked).await {
@@ -120,7 +142,7 @@ impl Peer {
             Err(_) => {
                 let client = client.clone();
                 tokio::spawn(async move {
-                    if let Ok(Ok(Some(number))) = asked.await {
+                    if let Ok(Ok(Pinned::Held(number))) = asked.await {
                         // Losing the connection releases the pin as well.
                         let _ = client.unpin(number).await;
                     }

@@ -27,9 +27,6 @@ const COUNT: usize = {
     count
 };
 
-/// Runs over several shards, which no node has yet, are in `sim/tests/simulation/mako_shards.rs`.
-const OF_SHARDS: &str = "swarms have one shard";
-
 /// All marks of Mako itself, in the order of the phases.
 const OWN: &[Mark] = &[
     // §4.1, forwarding.
@@ -74,31 +71,23 @@ const OWN: &[Mark] = &[
     mark("mako.leads", "a leader begins to execute transactions"),
     mark("mako.rolled_back", "a leader that was replaced takes back what it has executed"),
     // Several shards.
-    mark("mako.coordinated", "a leader coordinates a transaction over several shards")
-        .never(OF_SHARDS),
-    mark("mako.certified", "a transaction over several shards is certified").never(OF_SHARDS),
-    mark("mako.attempt_failed", "a transaction over several shards meets a conflict")
-        .never(OF_SHARDS),
-    mark("mako.attempt_late", "an attempt is given up, because a shard does not answer")
-        .never(OF_SHARDS),
-    mark("mako.parked", "a local transaction waits for a locked row").never(OF_SHARDS),
-    mark("mako.dependent", "a local transaction has read a row that depends on other shards")
-        .never(OF_SHARDS),
-    mark("mako.void", "entries that depend on lost ones are void").never(OF_SHARDS),
+    mark("mako.coordinated", "a leader coordinates a transaction over several shards"),
+    mark("mako.certified", "a transaction over several shards is certified"),
+    mark("mako.attempt_failed", "a transaction over several shards meets a conflict"),
+    mark("mako.attempt_late", "an attempt is given up, because a shard does not answer"),
+    mark("mako.parked", "a local transaction waits for a locked row"),
+    mark("mako.dependent", "a local transaction has read a row that depends on other shards"),
+    mark("mako.void", "entries that depend on lost ones are void"),
     mark("mako.installed_again", "a transaction is installed again, or after it was forgotten")
         .rare("a message was lost"),
-    mark("mako.stays", "a leader goes on in another epoch").never(OF_SHARDS),
+    mark("mako.stays", "a leader goes on in another epoch"),
     mark("mako.doubtful", "a local transaction waits, because a row that it reads may be void")
-        .never(OF_SHARDS),
-    mark("mako.attempt_in_doubt", "an attempt is postponed until an epoch has begun")
-        .never(OF_SHARDS),
-    mark("mako.asked_early", "a leader is asked how transactions ended, and does not know yet")
-        .never(OF_SHARDS),
-    mark("mako.installed_late", "a transaction is installed when its epoch has ended")
-        .never(OF_SHARDS),
-    mark("mako.dropped_late", "a transaction that was not certified is dropped at an epoch's end")
-        .never(OF_SHARDS),
-    mark("mako.items_of_another_epoch", "items arrive that are not of this epoch").never(OF_SHARDS),
+        .rare("local transactions seldom read rows that another shard may lose"),
+    mark("mako.attempt_in_doubt", "an attempt is postponed until an epoch has begun"),
+    mark("mako.asked_early", "a leader is asked how transactions ended, and does not know yet"),
+    mark("mako.installed_late", "a transaction is installed when its epoch has ended"),
+    mark("mako.dropped_late", "a transaction that was not certified is dropped at an epoch's end"),
+    mark("mako.items_of_another_epoch", "items arrive that are not of this epoch"),
     mark("mako.malformed_items", "items are refused: they make no sense").never(NONSENSE),
     mark("mako.not_of_this_shard", "a node of another shard sends what only replicas may")
         .never(NONSENSE),

@@ -79,6 +79,7 @@ use super::state::Role;
 use super::versions::Epoch;
 use super::{Mako, Timer};
 use crate::request::Request;
+use crate::retention::Retention;
 use configuration::Announced;
 pub(super) use configuration::Config;
 use coordinator::{Coordinated, Decision};
@@ -108,6 +109,7 @@ pub(super) struct Shards {
     /// The last version that all shards have, as this follower's leader has told.
     pub stable: SnapshotVersion,
     pub replay: Replay,
+    pub retention: Retention,
     /// Since when the leader of a shard leads that was sent all transactions for it, and the last
     /// epoch of which it knew that it has begun: then some may have become void there.
     pub sent_to: BTreeMap<ShardId, (Epoch, Epoch)>,
@@ -259,6 +261,7 @@ impl Shards {
             watermarks: vec![SnapshotVersion::ZERO; usize::from(shards)],
             stable: SnapshotVersion::ZERO,
             replay: Replay::default(),
+            retention: Retention::default(),
             sent_to: BTreeMap::new(),
             acknowledged: SnapshotVersion::ZERO,
             closed_at: Epoch(0),

@@ -67,6 +67,7 @@ use super::log::{Log, Position, ViewNumber};
 use super::messages::Message;
 use super::stamp::Stamp;
 use super::state::State;
+use crate::retention::Retention;
 pub(super) use checkpoint::ForOthers;
 #[cfg(test)]
 pub(super) use delivery::decode_items;
@@ -97,6 +98,7 @@ pub(super) struct Shards {
     pub partitions: Arc<Partitions>,
     pub streams: BTreeMap<ShardId, Stream>,
     pub sharded: Sharded,
+    retention: Retention,
     /// The last position whose cell was passed to the executor.
     scheduled: Position,
     /// Versions that may be published, because some shard has such a cell.
@@ -178,6 +180,7 @@ impl Shards {
             own: here,
             streams: others.map(stream).collect(),
             sharded: Sharded::new(partitions.clone(), here),
+            retention: Retention::default(),
             partitions,
             scheduled: Position(0),
             cells: BTreeSet::new(),
@@ -332,7 +335,9 @@ impl Tiga {
             self.compare_digests(cx, cell);
         }
         self.answer_cells(cx, before);
-        cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
+        let published = cx.store.published();
+        let unneeded = self.shards().retention.unneeded(cx.now.at, published);
+        cx.store.reclaim_at_most(unneeded, RECLAIM_VERSIONS_MAX);
     }
 
     /// Answers the clients of the cells of this shard after a position that are published.

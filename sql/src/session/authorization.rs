@@ -348,9 +348,11 @@ impl Session {
         if let Some(cx) = open {
             return Ok(read_roles(name, user, cx)?);
         }
+        // Before the snapshot is pinned: what it lacks may be published meanwhile.
+        let is_behind = self.is_behind();
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let found = read_roles(name, user, &mut cx)?;
-        if found.0.is_some() && !self.is_behind() {
+        if found.0.is_some() && !is_behind {
             return Ok(found);
         }
         self.wait_fresh().await?;

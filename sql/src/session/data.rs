@@ -240,12 +240,13 @@ impl Session {
         parsed: &Parsed,
         types: &[Option<SqlType>],
     ) -> Result<(Arc<Planned>, LocalContext), SqlError> {
+        let (is_fresh, is_behind) = (!self.must_wait(), self.is_behind());
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let parse = || Ok::<_, Failure>(parsed.clone());
         let path = self.path_setting();
         let plan = || self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx);
         let planned = match self.time_planning(plan) {
-            Ok(planned) if self.may_be_old(&planned) => planned,
+            Ok(planned) if is_fresh || self.may_be_old(&planned, is_behind) => planned,
             Err(failure) if !depends_on_schema(&failure) => return Err(failure.into()),
             planned => {
                 match planned {
@@ -258,7 +259,13 @@ impl Session {
         };
         // The catalog is stored on every node, and a write reads rows where it runs.
         if !planned.touches_no_table() && !planned.is_write() {
-            cx.set_remote(self.remote_rows(cx.at()).await?);
+            let remote = self.remote_rows(cx.at()).await?;
+            if remote.as_ref().is_some_and(|remote| remote.reclaimed().is_some()) {
+                cx = LocalContext::snapshot(self.snapshot().await?);
+                let planned = self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?;
+                return Ok((planned, cx));
+            }
+            cx.set_remote(remote);
         }
         Ok((planned, cx))
     }

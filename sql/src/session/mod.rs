@@ -82,6 +82,10 @@ use stream::Stream;
 use transaction::Transaction;
 pub use transaction::TransactionStatus;
 
+/// A snapshot is taken again up to this number of times, if other shards have already removed rows
+/// of it.
+const SNAPSHOT_TRIES_MAX: usize = 10;
+
 /// The response to one statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
@@ -328,9 +332,20 @@ impl Session {
     /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
         self.wait_for_snapshot().await?;
-        let pin = self.engine.store().pin();
-        let remote = self.remote_rows(pin.version()).await?;
-        Ok(Snapshot { pin, remote })
+        let mut tries = 0;
+        loop {
+            let pin = self.engine.store().pin();
+            let remote = self.remote_rows(pin.version()).await?;
+            match remote.as_ref().and_then(RemoteSnapshot::reclaimed) {
+                // Nodes of other shards publish and remove versions at other times than this one.
+                Some(oldest) if tries < SNAPSHOT_TRIES_MAX => {
+                    tries += 1;
+                    let published = self.engine.published(oldest).await;
+                    published.map_err(|gone| self.unavailable(gone))?;
+                }
+                _ => return Ok(Snapshot { pin, remote }),
+            }
+        }
     }
 
     /// Returns access to the rows on other shards at a version of this node.
@@ -354,7 +369,10 @@ impl Session {
         }
     }
 
-    fn must_be_fresh(&self) -> bool {
+    /// Whether a snapshot that is pinned after this call may lack something that the session has to
+    /// see. The answer is not about one that was pinned before: what it lacks may be published
+    /// meanwhile.
+    fn must_wait(&self) -> bool {
         self.settings.is_strict() || self.lacks_told() || self.is_too_old()
     }
 
@@ -385,10 +403,10 @@ impl Session {
         self.engine.store().published() < self.written
     }
 
-    /// Whether a plan made on an old snapshot can be used: it reads no table, or reads at its place
-    /// in the serial order.
-    fn may_be_old(&self, planned: &Planned) -> bool {
-        let is_ordered = planned.is_write() && self.is_search_checked() && !self.is_behind();
-        planned.touches_no_table() || is_ordered || !self.must_be_fresh()
+    /// Whether a plan can be used that was made on a snapshot without the session's own writes
+    /// (`is_behind`): it reads no table, or reads at its place in the serial order.
+    fn may_be_old(&self, planned: &Planned, is_behind: bool) -> bool {
+        let is_ordered = planned.is_write() && self.is_search_checked() && !is_behind;
+        planned.touches_no_table() || is_ordered
     }
 }

@@ -147,7 +147,7 @@ impl Session {
         self.engine.fresh().await.map(drop).map_err(|gone| self.unavailable(gone))
     }
 
-    fn unavailable(&self, Unavailable { reason }: Unavailable) -> SqlError {
+    pub(super) fn unavailable(&self, Unavailable { reason }: Unavailable) -> SqlError {
         match self.engine.interruption() {
             Some(why) => SqlError::new(code_of(why), message(why)),
             None => SqlError::new(code::UNAVAILABLE, reason),

@@ -136,6 +136,87 @@ fn a_read_of_own_writes_waits_for_this_node_alone() {
     assert_eq!(waits("select * from t"), (0, 1), "all others' writes are needed, too");
 }
 
+/// A node that publishes a commit while a session begins its next statement.
+struct Late {
+    /// The store that sessions read.
+    memory: MemoryEngine,
+    /// Another copy, with all commits.
+    ahead: MemoryEngine,
+    /// The commits that the store lacks, and how often a session asks for the store before they
+    /// are published.
+    missing: Mutex<(Vec<(Program, Isolation)>, usize)>,
+}
+
+impl Late {
+    fn publish(&self) {
+        let missing = std::mem::take(&mut self.missing.lock().unwrap().0);
+        for (program, isolation) in missing {
+            ready(self.memory.commit(program, isolation)).unwrap();
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Engine for Late {
+    fn store(&self) -> &Arc<Store> {
+        let is_due = {
+            let left = &mut self.missing.lock().unwrap().1;
+            let is_due = *left == 0;
+            *left = left.saturating_sub(1);
+            is_due
+        };
+        if is_due {
+            self.publish();
+        }
+        self.memory.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.memory.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.memory.topology()
+    }
+
+    async fn commit(&self, program: Program, isolation: Isolation) -> Result<Outcome, Unavailable> {
+        self.missing.lock().unwrap().0.push((program.clone(), isolation));
+        self.ahead.commit(program, isolation).await
+    }
+
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.publish();
+        self.memory.fresh().await
+    }
+
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.memory.status().await
+    }
+}
+
+/// Story: a SELECT missed the row that its session had just inserted. Its snapshot was pinned
+/// before the row was published, and the version was compared after that.
+#[test]
+fn a_read_of_own_writes_that_are_published_meanwhile_finds_them() {
+    for asked in 0..12 {
+        let engine = Arc::new(Late {
+            memory: MemoryEngine::new(),
+            ahead: MemoryEngine::new(),
+            missing: Mutex::default(),
+        });
+        let shared = Arc::new(Shared::default());
+        let mut session = Session::new(engine.clone(), shared, &BTreeMap::new()).unwrap();
+        ready(session.simple_query("create table t (a int primary key)"));
+        engine.publish();
+        engine.missing.lock().unwrap().1 = usize::MAX;
+        ready(session.simple_query("insert into t values (1)"));
+        engine.missing.lock().unwrap().1 = asked;
+        let found = ready(session.simple_query("select a from t"));
+        let [Response::Rows { rows, .. }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(rows.len(), 1, "published when the store was asked for {asked} times");
+    }
+}
+
 /// The engine of this test does not know how old its snapshot is.
 #[test]
 fn a_bounded_read_waits_unless_the_snapshot_is_known_to_be_young_enough() {

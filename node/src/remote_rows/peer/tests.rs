@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use super::*;
-use crate::client::{Answer, ClientQuery, Query};
+use crate::client::{Answer, ClientQuery, Pinned, Query};
 use crate::transport::tests::{config, loopback};
 use crate::transport::{Transport, TransportEvent};
 
@@ -17,7 +17,7 @@ fn node(listen: SocketAddr, number: u64) -> Transport {
     config.listen = listen;
     let on_event = move |event| {
         if let TransportEvent::Query(ClientQuery { query: Query::Pin { .. }, reply }) = event {
-            reply.send(&Answer::Pinned(Some(number)));
+            reply.send(&Answer::Pinned(Pinned::Held(number)));
         }
     };
     Transport::start(config, Arc::new(on_event)).unwrap()
@@ -33,7 +33,8 @@ fn peer(name: &str, address: SocketAddr) -> Peer {
 }
 
 async fn held(peers: &[Peer]) -> Result<u64, String> {
-    pin_on_one(peers, SnapshotVersion(1)).await.map(|hold| hold.number)
+    let pinned = pin_on_one(peers, SnapshotVersion(1)).await;
+    pinned.map(|hold| hold.number).map_err(|refusal| refusal.reason)
 }
 
 /// Each statement used to wait a second for the near node of another shard if it had been down

@@ -139,7 +139,8 @@ impl Mako {
             (commit.published, commit.executed) = (upto, upto);
             commit.advance_floor(log);
             self.compare_all(cx, versions);
-            cx.store.reclaim_at_most(upto, RECLAIM_VERSIONS_MAX);
+            let unneeded = self.shards().retention.unneeded(cx.now.at, upto);
+            cx.store.reclaim_at_most(unneeded, RECLAIM_VERSIONS_MAX);
         }
         upto < stable
     }

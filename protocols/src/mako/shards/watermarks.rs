@@ -154,7 +154,8 @@ impl Mako {
         (commit.published, shards.stable) = (stable, stable);
         commit.advance_floor(log);
         self.compare_all(cx, versions);
-        cx.store.reclaim_at_most(cx.store.published(), RECLAIM_VERSIONS_MAX);
+        let unneeded = self.shards().retention.unneeded(cx.now.at, stable);
+        cx.store.reclaim_at_most(unneeded, RECLAIM_VERSIONS_MAX);
     }
 
     /// Tells the other leaders the watermark of this shard. `is_again` is whether they may not have
