@@ -84,9 +84,12 @@ const OWN: &[Mark] = &[
     mark("mako.doubtful", "a local transaction waits, because a row that it reads may be void")
         .rare("local transactions seldom read rows that another shard may lose"),
     mark("mako.attempt_in_doubt", "an attempt is postponed until an epoch has begun"),
-    mark("mako.asked_early", "a leader is asked how transactions ended, and does not know yet"),
-    mark("mako.installed_late", "a transaction is installed when its epoch has ended"),
-    mark("mako.dropped_late", "a transaction that was not certified is dropped at an epoch's end"),
+    mark("mako.asked_early", "a leader is asked how transactions ended, and does not know yet")
+        .rare("few transactions are open when a leader fails"),
+    mark("mako.installed_late", "a transaction is installed when its epoch has ended")
+        .rare("few transactions are open when an epoch ends"),
+    mark("mako.dropped_late", "a transaction that was not certified is dropped at an epoch's end")
+        .rare("few transactions are open when an epoch ends"),
     mark("mako.items_of_another_epoch", "items arrive that are not of this epoch"),
     mark("mako.malformed_items", "items are refused: they make no sense").never(NONSENSE),
     mark("mako.not_of_this_shard", "a node of another shard sends what only replicas may")
