@@ -65,7 +65,7 @@ fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.contains("replicas    identical"), "{stdout}");
     assert!(stdout.contains("the model holds"), "{stdout}");
-    assert_checkpoints(&stdout);
+    assert!(checkpoints_of_each(&stdout) > 0, "{stdout}");
     for fault in ["kills", "pauses", "cuts", "full stops"] {
         assert!(stdout.contains(fault), "{stdout}");
     }
@@ -94,25 +94,29 @@ fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
     assert_caught(&path, &wrong);
 }
 
-/// Checks that every node has taken checkpoints.
-fn assert_checkpoints(stdout: &str) {
+/// The number of checkpoints that every node has taken at least.
+fn checkpoints_of_each(stdout: &str) -> u64 {
     let (_, of_each) = stdout.split_once("per node ").expect(stdout);
     let (least, _) = of_each.split_once(" to ").expect(stdout);
-    assert!(least.parse::<u64>().expect(stdout) > 0, "{stdout}");
+    least.parse().expect(stdout)
 }
 
 /// Nodes with half of the tables each. Those of Calvin have few of their rows in memory.
 #[test]
 fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
     for more in ["--protocol calvin --memory-mb 1", "--protocol tiga", "--protocol mako"] {
-        let directory = tempfile::tempdir().unwrap();
-        let arguments = format!("{more} --partitions 2 --secs 12 --seed 2");
-        let output = torture(directory.path(), &arguments);
-        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{stdout}{stderr}");
-        assert!(stdout.contains("replicas    identical"), "{stdout}");
-        assert!(stdout.contains("the model holds"), "{stdout}");
-        assert_checkpoints(&stdout);
+        // A busy machine restarts nodes slowly, and takes no checkpoint within seconds.
+        let has_checkpoints = [12, 40, 100].into_iter().any(|secs| {
+            let directory = tempfile::tempdir().unwrap();
+            let arguments = format!("{more} --partitions 2 --secs {secs} --seed 2");
+            let output = torture(directory.path(), &arguments);
+            let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{stdout}{stderr}");
+            assert!(stdout.contains("replicas    identical"), "{stdout}");
+            assert!(stdout.contains("the model holds"), "{stdout}");
+            checkpoints_of_each(&stdout) > 0
+        });
+        assert!(has_checkpoints, "{more}");
     }
 }
 
