@@ -4,9 +4,10 @@
 //! deadlock. The table is ordered, so a scan sees the keys that are about to be inserted in its
 //! range. Few keys are locked at a time: a filter tells that a key is not, with one load.
 //!
-//! Rows that such a transaction has read on its coordinator's shard are locked, too, but only
-//! against writes: several transactions may have read them. Otherwise one that reads a row which
-//! local transactions write all the time would never find it unchanged.
+//! Rows and ranges that such a transaction has read on its coordinator's shard, or on one where it
+//! writes, are locked, too, but only against writes: several transactions may have read them.
+//! Otherwise one that reads a row which local transactions write all the time would never find it
+//! unchanged, and its reads would have to be checked again when all numbers are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -25,6 +26,8 @@ pub struct LockTable {
     locked: BTreeMap<(TableId, Key), TxnId>,
     /// The rows that are locked against writes, each with the transactions that have read it.
     shared: BTreeMap<(TableId, Key), BTreeSet<TxnId>>,
+    /// The ranges that are locked against writes, by table. There are few at a time.
+    ranges: BTreeMap<TableId, Vec<(KeyRange, TxnId)>>,
     /// A bit for each key that was locked since the table was empty. Empty if none is.
     filter: Vec<u64>,
 }
@@ -73,18 +76,25 @@ impl LockTable {
         self.locked.get(&(table, Key::from(key))).copied()
     }
 
-    /// A transaction other than `except` that has locked a row against writes.
+    /// A transaction other than `except` that has locked a row against writes, or a range with it.
     pub fn reader(&self, table: TableId, key: &[u8], except: Option<TxnId>) -> Option<TxnId> {
-        if self.shared.is_empty() {
-            return None;
-        }
-        let readers = self.shared.get(&(table, Key::from(key)))?;
-        readers.iter().copied().find(|txn| Some(*txn) != except)
+        let of_row = || {
+            let readers = self.shared.get(&(table, Key::from(key)))?;
+            readers.iter().copied().find(|txn| Some(*txn) != except)
+        };
+        let of_range = || {
+            let ranges = self.ranges.get(&table)?.iter();
+            let mut readers = ranges.filter(|(range, _)| range.contains(key)).map(|(_, txn)| *txn);
+            readers.find(|txn| Some(*txn) != except)
+        };
+        let of_row = if self.shared.is_empty() { None } else { of_row() };
+        of_row.or_else(of_range)
     }
 
-    /// The transactions that have locked rows against writes.
+    /// The transactions that have locked rows or ranges against writes.
     pub fn readers(&self) -> impl Iterator<Item = TxnId> {
-        self.shared.values().flatten().copied()
+        let of_ranges = self.ranges.values().flatten().map(|(_, txn)| *txn);
+        self.shared.values().flatten().copied().chain(of_ranges)
     }
 
     /// A row of a range that another transaction than `except` has locked, whether the row exists
@@ -107,21 +117,34 @@ impl LockTable {
         Some(Holder { table, key: row.1.clone(), txn: *txn })
     }
 
+    /// Whether a transaction can lock all of these rows.
+    ///
+    /// # Errors
+    /// If another transaction has one of them, or has locked it against writes.
+    pub fn can_lock<'a>(
+        &self,
+        txn: TxnId,
+        mut rows: impl Iterator<Item = (TableId, &'a Key)>,
+    ) -> Result<(), Holder> {
+        rows.try_for_each(|(table, key)| {
+            let holder = self.holder(table, key).filter(|other| *other != txn);
+            match holder.or_else(|| self.reader(table, key, Some(txn))) {
+                Some(other) => Err(Holder { table, key: key.clone(), txn: other }),
+                None => Ok(()),
+            }
+        })
+    }
+
     /// Locks all of these rows for a transaction, or none.
     ///
     /// # Errors
-    /// If another transaction has one of them.
+    /// As [`LockTable::can_lock`].
     pub fn lock<'a>(
         &mut self,
         txn: TxnId,
         rows: impl Iterator<Item = (TableId, &'a Key)> + Clone,
     ) -> Result<(), Holder> {
-        for (table, key) in rows.clone() {
-            let holder = self.holder(table, key).filter(|other| *other != txn);
-            if let Some(other) = holder.or_else(|| self.reader(table, key, Some(txn))) {
-                return Err(Holder { table, key: key.clone(), txn: other });
-            }
-        }
+        self.can_lock(txn, rows.clone())?;
         for (table, key) in rows {
             self.filter.resize(FILTER_WORDS, 0);
             let (word, bit) = bit_of(table, key);
@@ -131,28 +154,63 @@ impl LockTable {
         Ok(())
     }
 
-    /// Locks all of these rows against the writes of others, or none.
+    /// Whether a transaction can lock all of these rows and ranges against the writes of others.
     ///
     /// # Errors
     /// If another transaction is about to write one of them.
+    pub fn can_share<'a>(
+        &self,
+        txn: TxnId,
+        mut rows: impl Iterator<Item = (TableId, &'a Key)>,
+        ranges: &[(TableId, KeyRange)],
+    ) -> Result<(), Holder> {
+        rows.try_for_each(|(table, key)| {
+            match self.holder(table, key).filter(|other| *other != txn) {
+                Some(other) => Err(Holder { table, key: key.clone(), txn: other }),
+                None => Ok(()),
+            }
+        })?;
+        ranges.iter().try_for_each(|(table, range)| {
+            self.holder_within(*table, range, Some(txn)).map_or(Ok(()), Err)
+        })
+    }
+
+    /// Locks all of these rows and ranges against the writes of others, or none.
+    ///
+    /// # Errors
+    /// As [`LockTable::can_share`].
     pub fn share<'a>(
         &mut self,
         txn: TxnId,
         rows: impl Iterator<Item = (TableId, &'a Key)> + Clone,
+        ranges: &[(TableId, KeyRange)],
     ) -> Result<(), Holder> {
-        for (table, key) in rows.clone() {
-            if let Some(other) = self.holder(table, key).filter(|other| *other != txn) {
-                return Err(Holder { table, key: key.clone(), txn: other });
-            }
-        }
+        self.can_share(txn, rows.clone(), ranges)?;
         for (table, key) in rows {
             self.shared.entry((table, key.clone())).or_default().insert(txn);
+        }
+        for (table, range) in ranges {
+            self.ranges.entry(*table).or_default().push((range.clone(), txn));
         }
         Ok(())
     }
 
-    /// Ends that for those of the rows that the transaction has locked against writes.
-    pub fn unshare<'a>(&mut self, txn: TxnId, rows: impl Iterator<Item = (TableId, &'a Key)>) {
+    /// Ends that for those of the rows that the transaction has locked against writes, and for all
+    /// its ranges of these tables.
+    pub fn unshare<'a>(
+        &mut self,
+        txn: TxnId,
+        rows: impl Iterator<Item = (TableId, &'a Key)>,
+        ranges: &[(TableId, KeyRange)],
+    ) {
+        for (table, _) in ranges {
+            if let Some(of_table) = self.ranges.get_mut(table) {
+                of_table.retain(|(_, other)| *other != txn);
+                if of_table.is_empty() {
+                    self.ranges.remove(table);
+                }
+            }
+        }
         for (table, key) in rows {
             let row = (table, key.clone());
             if let Some(readers) = self.shared.get_mut(&row) {

@@ -8,18 +8,21 @@
 //!   certified    installed here, and sent to the other written shards
 //! ```
 //!
-//! The version is the greatest number that was drawn, or above all that was read. Reads of rows
-//! that the transaction writes as well are checked when these are locked, so most transactions need
-//! no validation on the shards where they write. On this shard all rows that it has read are
-//! locked, against writes: it has run in the same step, so they are current. Other shards do not
-//! lock them, because there they would stay locked when this leader fails. A transaction always
-//! draws a number here, because its outcome is in this shard's log.
+//! A program that writes on other shards has them lock their rows first, and runs again when they
+//! have (`others_first.rs`). So rows of this shard are mostly locked, checked and installed in one
+//! step.
+//!
+//! The version is the greatest number that was drawn, or above all that was read. Shards where the
+//! transaction writes check its reads when they lock its rows, and lock its reads against writes
+//! until they hear how it has ended. So only shards where it does not write validate. A transaction
+//! always draws a number here, because its outcome is in this shard's log.
 //!
 //! If a row of this shard is locked, the transaction waits for its turn (`queues.rs`). If one of
 //! another shard is locked, or has changed, all shards forget the attempt, and the program runs
 //! again after a random time. An interactive transaction can't run again.
 
 mod attempts;
+mod others_first;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +43,7 @@ use super::Coordination;
 use super::items::{Attempt, Item};
 use super::participant::Refusal;
 use crate::request::Request;
+use others_first::Preparing;
 
 /// A transaction that is not certified.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub(crate) struct Coordinated {
     tries: u32,
     /// The number of attempts that were late.
     late: u32,
+    /// Whether it locks the rows of this shard before those of others.
+    own_first: bool,
     /// When the attempt began, or its last answer arrived.
     since: Timestamp,
     phase: Phase,
@@ -61,6 +67,8 @@ enum Phase {
     Reading(Box<Reading>),
     /// It has all rows of other shards, and waits for a locked one of this shard.
     Waiting(Box<Reading>),
+    /// The other shards lock their rows, before this one does.
+    Preparing(Box<Preparing>),
     Certifying(Box<Certifying>),
 }
 
@@ -69,6 +77,16 @@ struct Reading {
     known: Known,
     requested: BTreeMap<ShardId, LookupKeys>,
     met: SnapshotVersion,
+}
+
+/// What an attempt has met before it is certified.
+#[derive(Debug, Default)]
+struct Met {
+    /// The greatest counter.
+    counter: SnapshotVersion,
+    /// If the other shards have locked their rows: the greatest number that they have drawn, and the
+    /// versions on which their rows depend.
+    prepared: Option<(SnapshotVersion, Clock)>,
 }
 
 #[derive(Debug)]
@@ -111,19 +129,6 @@ impl Decision {
     }
 }
 
-/// Takes the reads that another shard checks with the locks: those of rows that are written.
-fn with_locks(part: &mut Part) -> ReadSet {
-    let is_written = |read: &pangea_core::txn::PointRead| {
-        let is_it =
-            |write: &pangea_core::txn::Write| (write.table, &write.key) == (read.table, &read.key);
-        part.writes.iter().any(is_it)
-    };
-    let points = std::mem::take(&mut part.reads.points);
-    let (written, others) = points.into_iter().partition(is_written);
-    part.reads.points = others;
-    ReadSet { points: written, ..ReadSet::default() }
-}
-
 /// Takes the reads that this shard checks with the locks: those of single rows.
 fn take_points(part: &mut Part) -> ReadSet {
     ReadSet { points: std::mem::take(&mut part.reads.points), ..ReadSet::default() }
@@ -140,6 +145,7 @@ impl Coordination {
             match &found.phase {
                 Phase::Resting | Phase::Waiting(_) => Vec::new(),
                 Phase::Reading(reading) => reading.requested.keys().copied().collect(),
+                Phase::Preparing(preparing) => preparing.missing.iter().copied().collect(),
                 Phase::Certifying(certifying) => certifying.missing.iter().copied().collect(),
             }
         };
@@ -203,8 +209,15 @@ impl Mako {
     pub(super) fn coordinate(&mut self, cx: &mut Cx<'_, Self>, request: Request) {
         cx.mark("mako.coordinated");
         let (txn, since) = (request.txn, cx.now.at);
-        let coordinated =
-            Coordinated { request, attempt: 0, tries: 0, late: 0, since, phase: Phase::Resting };
+        let coordinated = Coordinated {
+            request,
+            attempt: 0,
+            tries: 0,
+            late: 0,
+            own_first: false,
+            since,
+            phase: Phase::Resting,
+        };
         let Some(over) = self.coordination() else { return };
         over.coordinated.insert(txn, coordinated);
         self.begin_attempt(cx, txn);
@@ -227,7 +240,7 @@ impl Mako {
                 let own = self.state.own_shard();
                 let shards = self.shards();
                 let parts = spread::divide(&shards.partitions, own, &reads, &writes);
-                self.begin_certification(cx, attempt, Ok(Vec::new()), parts, SnapshotVersion::ZERO);
+                self.begin_certification(cx, attempt, Ok(Vec::new()), parts, Met::default());
             }
         }
     }
@@ -254,7 +267,16 @@ impl Mako {
             Spread::Ran { result, reads, writes } => {
                 let parts = spread::divide(place.0, place.1, &reads, &writes);
                 let met = reading.met;
-                self.begin_certification(cx, attempt, result, parts, met);
+                if !found.own_first && others_first::writes_elsewhere(&parts, place.1) {
+                    return self.prepare_others(cx, attempt, parts);
+                }
+                self.begin_certification(
+                    cx,
+                    attempt,
+                    result,
+                    parts,
+                    Met { counter: met, prepared: None },
+                );
             }
         }
     }
@@ -284,14 +306,14 @@ impl Mako {
         }
     }
 
-    /// Asks the written shards to lock their rows.
+    /// Locks the rows of this shard, and asks the other written ones to, unless they have.
     fn begin_certification(
         &mut self,
         cx: &mut Cx<'_, Self>,
         attempt: Attempt,
         result: RunResult,
         mut parts: BTreeMap<ShardId, Part>,
-        met: SnapshotVersion,
+        met: Met,
     ) {
         let own = self.state.own_shard();
         let shards = self.shards();
@@ -317,18 +339,24 @@ impl Mako {
             written: ShardSet::default(),
             involved,
             missing: BTreeSet::new(),
-            met,
+            met: met.counter,
             drawn: draw,
             version: None,
             clock,
         };
+        if let Some((drawn, clock)) = &met.prepared {
+            certifying.drawn = certifying.drawn.max(*drawn);
+            certifying.clock.merge(clock);
+        }
         for (shard, mut part) in parts {
             if !part.writes.is_empty() {
-                let reads = with_locks(&mut part);
+                let reads = std::mem::take(&mut part.reads);
                 let writes = std::mem::take(&mut part.writes);
                 certifying.written = certifying.written.union(ShardSet::one(shard));
-                certifying.missing.insert(shard);
-                self.post(shard, attempt, Item::Prepare { reads, writes });
+                if met.prepared.is_none() {
+                    certifying.missing.insert(shard);
+                    self.post(shard, attempt, Item::Prepare { reads, writes });
+                }
             }
             let is_unchecked = !is_empty(&part.reads);
             let is_unchecked =
@@ -349,7 +377,7 @@ impl Mako {
     fn certifying(&mut self, attempt: Attempt) -> Option<&mut Certifying> {
         match &mut self.coordination()?.coordinated(attempt)?.phase {
             Phase::Certifying(certifying) => Some(certifying),
-            Phase::Resting | Phase::Reading(_) | Phase::Waiting(_) => None,
+            Phase::Resting | Phase::Reading(_) | Phase::Waiting(_) | Phase::Preparing(_) => None,
         }
     }
 
@@ -360,7 +388,9 @@ impl Mako {
         attempt: Attempt,
         (draw, clock): (SnapshotVersion, Clock),
     ) {
-        let Some(certifying) = self.certifying(attempt) else { return };
+        let Some(certifying) = self.certifying(attempt) else {
+            return self.on_other_prepared(cx, from, attempt, (draw, &clock));
+        };
         if certifying.version.is_some() || !certifying.missing.remove(&from) {
             return;
         }
@@ -449,7 +479,7 @@ impl Mako {
         attempt: Attempt,
         refusal: Refusal,
     ) {
-        if self.certifying(attempt).is_some() {
+        if self.certifying(attempt).is_some() || self.preparing(attempt).is_some() {
             self.on_refusal(cx, attempt, refusal);
         }
     }

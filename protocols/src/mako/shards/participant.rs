@@ -12,11 +12,13 @@
 //! waits until it is unlocked: it would have a later version than the one that holds the lock, and
 //! must see its write.
 
+use std::collections::BTreeMap;
+
 use pangea_core::exec::Change;
 use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::{FoundRows, is_stale, touched};
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
-use pangea_core::key::Key;
+use pangea_core::key::{Key, KeyRange};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
@@ -41,21 +43,40 @@ pub(crate) struct Pending {
     pub coordinator: ShardId,
     pub draw: SnapshotVersion,
     pub writes: Vec<Write>,
-    /// The rows that it has read and does not write.
-    pub shared: Vec<(TableId, Key)>,
+    /// Its reads that are locked against writes.
+    pub shared: Shared,
     pub since: Timestamp,
+}
+
+/// The reads of a transaction that are locked against writes of others.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Rows that the transaction does not write.
+    rows: Vec<(TableId, Key)>,
+    ranges: Vec<(TableId, KeyRange)>,
+}
+
+impl Shared {
+    pub(super) fn of(reads: &ReadSet, writes: &[Write]) -> Self {
+        let is_written = |key: &(TableId, Key)| {
+            writes.iter().any(|write| (write.table, &write.key) == (key.0, &key.1))
+        };
+        let rows = reads.points.iter().map(|read| (read.table, read.key.clone()));
+        let ranges = reads.ranges.iter().map(|read| (read.table, read.range.clone()));
+        Self { rows: rows.filter(|row| !is_written(row)).collect(), ranges: ranges.collect() }
+    }
 }
 
 impl Pending {
     /// The rows that it has locked.
     fn rows(&self) -> impl Iterator<Item = (TableId, &Key)> + Clone {
-        self.writes.iter().map(|write| (write.table, &write.key)).chain(rows_of(&self.shared))
+        self.writes.iter().map(|write| (write.table, &write.key)).chain(rows_of(&self.shared.rows))
     }
 
     /// Unlocks them.
     fn unlock(&self, locks: &mut LockTable, txn: TxnId) {
         locks.unlock(txn, self.writes.iter().map(|write| (write.table, &write.key)));
-        locks.unshare(txn, rows_of(&self.shared));
+        locks.unshare(txn, rows_of(&self.shared.rows), &self.shared.ranges);
     }
 }
 
@@ -63,30 +84,46 @@ fn rows_of(rows: &[(TableId, Key)]) -> impl Iterator<Item = (TableId, &Key)> + C
     rows.iter().map(|(table, key)| (*table, key))
 }
 
+/// The rows of a range for which somebody waits.
+fn rows_within<'a, T>(
+    waiting: &'a BTreeMap<(TableId, Key), T>,
+    (table, range): &(TableId, KeyRange),
+) -> impl Iterator<Item = &'a (TableId, Key)> {
+    let first = (*table, Key::from(&range.start[..]));
+    let rows = waiting.range(first..).map(|(row, _)| row);
+    rows.take_while(|row| row.0 == *table && range.contains(&row.1))
+}
+
 impl Coordination {
-    /// Locks the rows of a transaction, or none.
-    fn lock(
-        &mut self,
+    /// Whether a transaction can lock its rows: the writes, and its other reads against writes.
+    ///
+    /// # Errors
+    /// A row that another transaction has locked.
+    pub(super) fn can_lock(
+        &self,
         txn: TxnId,
         writes: &[Write],
-        shared: &[(TableId, Key)],
+        shared: &Shared,
     ) -> Result<(), Change> {
         // Local transactions that want to write such a row would never get it.
-        let is_wanted = |(table, key): &&(TableId, Key)| {
-            self.locks.reader(*table, key, Some(txn)).is_some()
-                && self.parked.contains_key(&(*table, key.clone()))
-        };
-        if let Some((table, key)) = shared.iter().find(is_wanted) {
-            let winner = self.locks.reader(*table, key, Some(txn));
-            return Err(Change { table: *table, key: key.clone(), winner });
+        let wanted = shared.rows.iter().filter(|row| self.parked.contains_key(*row));
+        let within = shared.ranges.iter().flat_map(|range| rows_within(&self.parked, range));
+        for (table, key) in wanted.chain(within) {
+            if let Some(winner) = self.locks.reader(*table, key, Some(txn)) {
+                return Err(Change { table: *table, key: key.clone(), winner: Some(winner) });
+            }
         }
-        let written = || writes.iter().map(|write| (write.table, &write.key));
-        self.locks.lock(txn, written())?;
-        let locked = self.locks.share(txn, rows_of(shared));
-        locked.map_err(|holder| {
-            self.locks.unlock(txn, written());
-            holder.into()
-        })
+        self.locks.can_lock(txn, writes.iter().map(|write| (write.table, &write.key)))?;
+        self.locks.can_share(txn, rows_of(&shared.rows), &shared.ranges)?;
+        Ok(())
+    }
+
+    /// Locks the rows of a transaction, or none.
+    fn lock(&mut self, txn: TxnId, writes: &[Write], shared: &Shared) -> Result<(), Change> {
+        self.can_lock(txn, writes, shared)?;
+        self.locks.lock(txn, writes.iter().map(|write| (write.table, &write.key)))?;
+        self.locks.share(txn, rows_of(&shared.rows), &shared.ranges)?;
+        Ok(())
     }
 }
 
@@ -200,8 +237,8 @@ impl Mako {
         }
     }
 
-    /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows that it
-    /// has read and does not write are locked against writes.
+    /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows and ranges
+    /// that it has read are locked against writes.
     ///
     /// # Errors
     /// A row that is locked, has changed, or may be void.
@@ -216,11 +253,7 @@ impl Mako {
         let Attempt { txn, number } = attempt;
         // An earlier attempt may have been given up while the nodes were not connected.
         self.forget_before(txn, number);
-        let is_written = |key: &(TableId, Key)| {
-            writes.iter().any(|write| (write.table, &write.key) == (key.0, &key.1))
-        };
-        let read = reads.points.iter().map(|read| (read.table, read.key.clone()));
-        let shared: Vec<_> = read.filter(|row| !is_written(row)).collect();
+        let shared = Shared::of(reads, &writes);
         let Some(over) = self.coordination() else {
             unreachable!("only a leader certifies transactions")
         };
@@ -322,7 +355,7 @@ impl Mako {
             let row = Version { version, header, value: value.clone() };
             cx.store.apply(*table, key.clone(), row);
         }
-        self.wake(pending.rows());
+        self.wake_all(&pending);
         let Pending { writes, .. } = pending;
         let kind = if own.is_some() { Kind::Own } else { Kind::Piece };
         let (outcome, written) = own.unwrap_or_else(|| (Ok(Vec::new()), ShardSet::default()));
@@ -354,7 +387,18 @@ impl Mako {
         }
         let pending = over.pending.remove(&txn).expect("it was found just now");
         pending.unlock(&mut over.locks, txn);
-        self.wake(pending.rows());
+        self.wake_all(&pending);
+    }
+
+    /// Runs those that have waited for a transaction.
+    fn wake_all(&mut self, pending: &Pending) {
+        let Some(over) = self.coordination() else { return };
+        let within = |range| {
+            rows_within(&over.parked, range).chain(rows_within(&over.waiters, range)).cloned()
+        };
+        let of_ranges: Vec<(TableId, Key)> =
+            pending.shared.ranges.iter().flat_map(within).collect();
+        self.wake(pending.rows().chain(rows_of(&of_ranges)));
     }
 
     /// Runs the local transactions again that have waited for one of these rows, before others. If

@@ -78,6 +78,10 @@ impl Mako {
             for shard in certifying.written.iter() {
                 self.post(shard, attempt, Item::Forget);
             }
+        } else if let Phase::Preparing(preparing) = phase {
+            for shard in preparing.written() {
+                self.post(shard, attempt, Item::Forget);
+            }
         }
         self.forget(attempt);
     }
@@ -134,7 +138,7 @@ impl Mako {
     }
 
     /// Gives up an attempt that has not met a conflict. The next one begins at some time.
-    fn postpone(&mut self, attempt: Attempt, until: Timestamp) {
+    pub(super) fn postpone(&mut self, attempt: Attempt, until: Timestamp) {
         self.give_up_attempt(attempt);
         let Some(over) = self.coordination() else { return };
         if let Some(found) = over.coordinated(attempt) {
@@ -154,6 +158,7 @@ impl Mako {
         let open = over.coordinated.iter().filter(|(_, found)| match &found.phase {
             Phase::Resting | Phase::Waiting(_) => false,
             Phase::Reading(reading) => reading.requested.contains_key(&shard),
+            Phase::Preparing(preparing) => preparing.missing.contains(&shard),
             Phase::Certifying(certifying) => certifying.missing.contains(&shard),
         });
         let open = open.map(|(txn, found)| Attempt { txn: *txn, number: found.attempt });
