@@ -62,6 +62,9 @@ pub struct Options {
     pub sessions: u32,
     /// The memory for cached tables of a server in MiB, for databases with this setting.
     pub cache_mb: u32,
+    /// The time in seconds after which Galera suspects a silent server. Its own default is 5: where
+    /// all servers share a busy machine, they would suspect each other.
+    pub suspect_s: u32,
     /// The parent of its directory; `None` for the system's temporary directory.
     pub within: Option<PathBuf>,
 }
@@ -74,6 +77,7 @@ impl Default for Options {
             round_trip_ms: 0,
             sessions: 512,
             cache_mb: 1_024,
+            suspect_s: 5,
             within: None,
         }
     }

@@ -22,7 +22,7 @@ fn settings() -> Settings {
 }
 
 fn options() -> Options {
-    Options { sessions: 16, cache_mb: 64, ..Options::default() }
+    Options { sessions: 16, cache_mb: 64, suspect_s: 60, ..Options::default() }
 }
 
 async fn mariadb(baseline: &Baseline, place: usize) -> mysql_async::Conn {

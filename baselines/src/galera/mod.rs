@@ -374,9 +374,13 @@ impl GaleraServer {
         options: &Options,
         position: Option<&str>,
     ) -> Result<Server, Failure> {
-        let provider = "evs.send_window=512;evs.user_send_window=512;gcs.fc_limit=512;\
-                        gcs.fc_factor=0.9;gcache.size=512M";
-        let mut command = self.server(joins, provider)?;
+        // The proportion of its defaults.
+        let (suspect, inactive) = (options.suspect_s, 3 * options.suspect_s);
+        let provider = format!(
+            "evs.send_window=512;evs.user_send_window=512;gcs.fc_limit=512;gcs.fc_factor=0.9;\
+             gcache.size=512M;evs.suspect_timeout=PT{suspect}S;evs.inactive_timeout=PT{inactive}S"
+        );
+        let mut command = self.server(joins, &provider)?;
         command.args(Self::storage(options)).args([
             "--transaction-isolation=READ-COMMITTED".to_owned(),
             "--wsrep-slave-threads=4".to_owned(),
