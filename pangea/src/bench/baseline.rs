@@ -175,6 +175,7 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<Options, Failure> {
         within: arguments.data_dir.clone(),
         cache_mb: CACHE_MB,
         round_trip_ms: plan.round_trip_ms_max().ceil() as u32,
+        ..Options::default()
     })
 }
 

@@ -57,6 +57,7 @@ const OWN: &[Mark] = &[
     mark("mako.held_rows", "rows are unlocked that were not replicated")
         .never("swarms have speculation"),
     mark("mako.own_first", "what other shards write depends on a row that has changed meanwhile"),
+    mark("mako.rows_kept", "a shard keeps rows locked that have changed, for the next attempt"),
     mark("mako.waits_for_row", "a transaction over shards waits for a locked row"),
     mark("mako.learner_leads", "a replica without a vote leads").never("swarms have no learners"),
     mark("mako.outdone", "the manager lets a replica lead that hears more nodes than the leader"),

@@ -18,8 +18,9 @@
 //! always draws a number here, because its outcome is in this shard's log.
 //!
 //! If a row of this shard is locked, the transaction waits for its turn (`queues.rs`). If one of
-//! another shard is locked, or has changed, all shards forget the attempt, and the program runs
-//! again after a random time. An interactive transaction can't run again.
+//! another shard is locked, all shards forget the attempt, and the program runs again after a random
+//! time. If one has changed, it stays locked, and the program runs again at once. An interactive
+//! transaction can't run again.
 
 mod attempts;
 mod others_first;
@@ -55,6 +56,8 @@ pub(crate) struct Coordinated {
     late: u32,
     /// Whether it locks the rows of this shard before those of others.
     own_first: bool,
+    /// The shard that keeps its rows locked for the next attempt.
+    kept: Option<ShardId>,
     /// When the attempt began, or its last answer arrived.
     since: Timestamp,
     phase: Phase,
@@ -199,7 +202,7 @@ impl Coordination {
 }
 
 impl State {
-    fn own_shard(&self) -> ShardId {
+    pub(super) fn own_shard(&self) -> ShardId {
         self.shards.as_ref().map_or(ShardId(0), |shards| shards.own)
     }
 }
@@ -215,6 +218,7 @@ impl Mako {
             tries: 0,
             late: 0,
             own_first: false,
+            kept: None,
             since,
             phase: Phase::Resting,
         };
@@ -365,6 +369,7 @@ impl Mako {
                 certifying.reads.insert(shard, part.reads);
             }
         }
+        self.forget_kept(attempt, certifying.written);
         let is_prepared = certifying.missing.is_empty();
         let Some(over) = self.coordination() else { return };
         let Some(found) = over.coordinated(attempt) else { return };
@@ -486,7 +491,9 @@ impl Mako {
 
     fn on_refusal(&mut self, cx: &mut Cx<'_, Self>, attempt: Attempt, refusal: Refusal) {
         match refusal {
-            Refusal::Changed(change) => self.end_attempt(cx, attempt, change),
+            Refusal::Changed(change) | Refusal::Stale(change) => {
+                self.end_attempt(cx, attempt, change);
+            }
             Refusal::Doubtful => self.on_doubt(cx, attempt),
         }
     }

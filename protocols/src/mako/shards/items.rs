@@ -54,6 +54,8 @@ pub(crate) enum Item {
     Prepared { draw: SnapshotVersion, clock: Clock },
     /// A row is locked by another transaction, or has changed.
     Refused(Change),
+    /// A row has changed. All rows stay locked for the next attempt, which reads them first.
+    Stale(Change),
     /// Check these reads, and count on from this version.
     Validate { version: SnapshotVersion, reads: ReadSet },
     /// They are current.
@@ -69,6 +71,20 @@ pub(crate) enum Item {
 }
 
 const WHAT: &str = "items";
+
+fn encode_change(Change { table, key, winner }: &Change, out: &mut Vec<u8>) {
+    out.put_varint(table.0.into());
+    out.put_bytes(key);
+    out.put_u64(winner.map_or(0, TxnId::to_bits));
+}
+
+fn decode_change(from: &mut Reader<'_>) -> Result<Change, DecodeError> {
+    let table = u32::try_from(from.varint(WHAT)?);
+    let table = TableId(table.map_err(|_| DecodeError::new(WHAT))?);
+    let key = Key::from(from.bytes(WHAT)?);
+    let winner = Some(from.u64(WHAT)?).filter(|bits| *bits != 0);
+    Ok(Change { table, key, winner: winner.map(TxnId::from_bits) })
+}
 
 impl Item {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -93,11 +109,9 @@ impl Item {
                 out.put_varint(draw.0);
                 clock.encode(out);
             }
-            Self::Refused(Change { table, key, winner }) => {
+            Self::Refused(change) => {
                 out.put_u8(4);
-                out.put_varint(table.0.into());
-                out.put_bytes(key);
-                out.put_u64(winner.map_or(0, TxnId::to_bits));
+                encode_change(change, out);
             }
             Self::Validate { version, reads } => {
                 out.put_u8(5);
@@ -116,6 +130,10 @@ impl Item {
             Self::Forget => out.put_u8(8),
             Self::Inquire => out.put_u8(9),
             Self::Doubtful => out.put_u8(10),
+            Self::Stale(change) => {
+                out.put_u8(11);
+                encode_change(change, out);
+            }
         }
     }
 
@@ -131,19 +149,14 @@ impl Item {
                 Self::Prepare { reads, writes: writes.collect::<Result<_, _>>()? }
             }
             3 => Self::Prepared { draw: version(from)?, clock: clock(from)? },
-            4 => {
-                let table = u32::try_from(from.varint(WHAT)?);
-                let table = TableId(table.map_err(|_| DecodeError::new(WHAT))?);
-                let key = Key::from(from.bytes(WHAT)?);
-                let winner = Some(from.u64(WHAT)?).filter(|bits| *bits != 0);
-                Self::Refused(Change { table, key, winner: winner.map(TxnId::from_bits) })
-            }
+            4 => Self::Refused(decode_change(from)?),
             5 => Self::Validate { version: version(from)?, reads: ReadSet::decode(from)? },
             6 => Self::Valid(clock(from)?),
             7 => Self::Install { version: version(from)?, clock: clock(from)? },
             8 => Self::Forget,
             9 => Self::Inquire,
             10 => Self::Doubtful,
+            11 => Self::Stale(decode_change(from)?),
             _ => return Err(DecodeError::new(WHAT)),
         })
     }
@@ -248,6 +261,7 @@ impl Mako {
             Item::Prepare { reads, writes } => self.on_prepare(cx, from, attempt, (reads, writes)),
             Item::Prepared { draw, clock } => self.on_prepared(cx, from, attempt, (draw, clock)),
             Item::Refused(change) => self.on_item_refused(cx, attempt, change.into()),
+            Item::Stale(change) => self.on_stale(cx, from, attempt, change),
             Item::Doubtful => self.on_item_refused(cx, attempt, Refusal::Doubtful),
             Item::Validate { version, reads } => {
                 self.on_validate(cx, from, attempt, (version, &reads));
@@ -286,7 +300,8 @@ mod tests {
             Item::Prepare { reads: reads.clone(), writes: vec![write] },
             Item::Prepared { draw: version, clock: clock.clone() },
             Item::Refused(Change { table, key: key.clone(), winner }),
-            Item::Refused(Change { table, key, winner: None }),
+            Item::Refused(Change { table, key: key.clone(), winner: None }),
+            Item::Stale(Change { table, key, winner: None }),
             Item::Validate { version, reads },
             Item::Valid(clock.clone()),
             Item::Install { version, clock },

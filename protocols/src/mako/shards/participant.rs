@@ -132,6 +132,8 @@ impl Coordination {
 pub(crate) enum Refusal {
     /// A row is locked by another transaction, or has changed.
     Changed(Change),
+    /// A row has changed. For a coordinator of another shard all rows stay locked.
+    Stale(Change),
     /// A row that it has read may be void.
     Doubtful,
 }
@@ -146,6 +148,7 @@ impl From<Refusal> for Item {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Changed(change) => Self::Refused(change),
+            Refusal::Stale(change) => Self::Stale(change),
             Refusal::Doubtful => Self::Doubtful,
         }
     }
@@ -240,6 +243,9 @@ impl Mako {
     /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows and ranges
     /// that it has read are locked against writes.
     ///
+    /// If a read is not current, the rows stay locked for a coordinator of another shard. It reads
+    /// them again and finds them unchanged then, however many transactions write them.
+    ///
     /// # Errors
     /// A row that is locked, has changed, or may be void.
     pub(super) fn prepare(
@@ -267,21 +273,23 @@ impl Mako {
         let stale = is_stale(reads, cx.store);
         self.shards().counts.reads_stale += u64::from(stale.is_some());
         let clock = match stale {
-            Some(change) => Err(change.into()),
+            Some(change) => Err(Refusal::Stale(change)),
             None => self.state.clock_of(cx, reads),
         };
+        let is_of_other = coordinator != self.state.own_shard();
         let over = self.coordination().expect("it leads");
-        let clock = match clock {
-            Ok((clock, _)) => clock,
-            Err(refusal) => {
+        match clock {
+            Err(refusal) if !(is_of_other && matches!(refusal, Refusal::Stale(_))) => {
                 pending.unlock(&mut over.locks, txn);
-                return Err(refusal);
+                Err(refusal)
             }
-        };
-        over.counter = over.counter.next();
-        pending.draw = over.counter;
-        over.pending.insert(txn, pending);
-        Ok((over.counter, clock))
+            clock => {
+                over.counter = over.counter.next();
+                pending.draw = over.counter;
+                over.pending.insert(txn, pending);
+                clock.map(|(clock, _)| (over.counter, clock))
+            }
+        }
     }
 
     pub(super) fn on_validate(

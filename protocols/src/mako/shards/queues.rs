@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use pangea_core::exec::Change;
 use pangea_core::ids::{TableId, TxnId};
 use pangea_core::key::Key;
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 
 use super::super::Mako;
@@ -56,6 +57,8 @@ impl Mako {
         }
         cx.mark("mako.waits_for_row");
         over.waiters.entry(row).or_default().push_back(attempt.txn);
+        // Whoever waits holds no lock.
+        self.forget_kept(attempt, ShardSet::default());
         true
     }
 

@@ -2,13 +2,15 @@
 //!
 //! | an attempt | the next one begins |
 //! |---|---|
-//! | meets a row of another shard that is locked or has changed | after a random time, and not often |
+//! | meets a row that is locked | after a random time, and not often |
+//! | meets a row of another shard that has changed | at once: the row stays locked for it |
 //! | gets no answer | at once |
 //! | loses the connection to a shard, or reads what may be void | after a random time |
 //! | is of an epoch before | at once |
 
 use pangea_core::exec::Change;
 use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Program;
@@ -71,19 +73,58 @@ impl Mako {
 
     /// Tells the other shards that an attempt has ended without effect.
     fn give_up_attempt(&mut self, attempt: Attempt) {
+        self.give_up_attempt_except(attempt, None);
+    }
+
+    /// The same, but a shard keeps its rows locked for the next attempt.
+    fn give_up_attempt_except(&mut self, attempt: Attempt, keeps: Option<ShardId>) {
         let Some(over) = self.coordination() else { return };
         let Some(found) = over.coordinated(attempt) else { return };
-        let phase = std::mem::replace(&mut found.phase, Phase::Resting);
-        if let Phase::Certifying(certifying) = phase {
-            for shard in certifying.written.iter() {
-                self.post(shard, attempt, Item::Forget);
-            }
-        } else if let Phase::Preparing(preparing) = phase {
-            for shard in preparing.written() {
-                self.post(shard, attempt, Item::Forget);
-            }
+        let kept = std::mem::replace(&mut found.kept, keeps);
+        let written = match std::mem::replace(&mut found.phase, Phase::Resting) {
+            Phase::Certifying(certifying) => certifying.written,
+            Phase::Preparing(preparing) => preparing.written(),
+            Phase::Resting | Phase::Reading(_) | Phase::Waiting(_) => ShardSet::default(),
+        };
+        let locked = kept.map_or(written, |kept| written.union(ShardSet::one(kept)));
+        for shard in locked.iter().filter(|shard| Some(*shard) != keeps) {
+            self.post(shard, attempt, Item::Forget);
         }
         self.forget(attempt);
+    }
+
+    /// Another shard has found a row changed, and keeps its rows locked: the next attempt begins at
+    /// once, and reads them again.
+    pub(in super::super) fn on_stale(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: ShardId,
+        attempt: Attempt,
+        change: Change,
+    ) {
+        if self.certifying(attempt).is_none() && self.preparing(attempt).is_none() {
+            return;
+        }
+        let Some(found) = self.coordination().and_then(|over| over.coordinated(attempt)) else {
+            return;
+        };
+        let is_final = matches!(found.request.program, Program::Certified(_));
+        if is_final || found.tries >= TRIES_MAX {
+            return self.end_attempt(cx, attempt, change);
+        }
+        cx.mark("mako.rows_kept");
+        self.shards().counts.retries += 1;
+        self.give_up_attempt_except(attempt, Some(from));
+        self.begin_attempt(cx, attempt.txn);
+    }
+
+    /// The shard that has kept rows for an attempt need not, unless the attempt writes there.
+    pub(in super::super) fn forget_kept(&mut self, attempt: Attempt, written: ShardSet) {
+        let Some(over) = self.coordination() else { return };
+        let kept = over.coordinated(attempt).and_then(|found| found.kept.take());
+        if let Some(shard) = kept.filter(|shard| !written.contains(*shard)) {
+            self.post(shard, attempt, Item::Forget);
+        }
     }
 
     /// Begins the attempts whose time has come.

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::exec::spread::{self, Part, Spread};
 use pangea_core::ids::{ShardId, SnapshotVersion};
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::Program;
 
@@ -49,9 +50,9 @@ pub(super) struct Preparing {
 
 impl Preparing {
     /// The shards that were asked to lock rows.
-    pub(super) fn written(&self) -> impl Iterator<Item = ShardId> {
+    pub(super) fn written(&self) -> ShardSet {
         let written = self.parts.iter().filter(|(_, part)| !part.writes.is_empty());
-        written.map(|(shard, _)| *shard)
+        written.map(|(shard, _)| *shard).collect()
     }
 }
 
@@ -89,6 +90,7 @@ impl Mako {
             missing.insert(*shard);
             self.post(*shard, attempt, Item::Prepare { reads, writes });
         }
+        self.forget_kept(attempt, missing.iter().copied().collect());
         let Some(over) = self.coordination() else { return };
         let Some(found) = over.coordinated(attempt) else { return };
         if let Phase::Reading(reading) = std::mem::replace(&mut found.phase, Phase::Resting) {
