@@ -56,7 +56,8 @@ const OWN: &[Mark] = &[
     mark("mako.epoch_proposed", "the manager proposes an epoch"),
     mark("mako.held_rows", "rows are unlocked that were not replicated")
         .never("swarms have speculation"),
-    mark("mako.own_first", "what other shards write depends on a row that has changed meanwhile"),
+    mark("mako.own_first", "writes of other shards depend on a row that has changed meanwhile")
+        .rare("few programs write a value there that they have read here"),
     mark("mako.rows_kept", "a shard keeps rows locked that have changed, for the next attempt"),
     mark("mako.waits_for_row", "a transaction over shards waits for a locked row"),
     mark("mako.learner_leads", "a replica without a vote leads").never("swarms have no learners"),

@@ -18,9 +18,9 @@
 //! always draws a number here, because its outcome is in this shard's log.
 //!
 //! If a row of this shard is locked, the transaction waits for its turn (`queues.rs`). If one of
-//! another shard is locked, all shards forget the attempt, and the program runs again after a random
-//! time. If one has changed, it stays locked, and the program runs again at once. An interactive
-//! transaction can't run again.
+//! another shard is locked, all shards forget the attempt, and the program runs again after a
+//! random time. If one has changed, it stays locked, and the program runs again at once. An
+//! interactive transaction can't run again.
 
 mod attempts;
 mod others_first;
@@ -87,8 +87,8 @@ struct Reading {
 struct Met {
     /// The greatest counter.
     counter: SnapshotVersion,
-    /// If the other shards have locked their rows: the greatest number that they have drawn, and the
-    /// versions on which their rows depend.
+    /// If the other shards have locked their rows: the greatest number that they have drawn, and
+    /// the versions on which their rows depend.
     prepared: Option<(SnapshotVersion, Clock)>,
 }
 

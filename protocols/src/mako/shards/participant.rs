@@ -240,8 +240,8 @@ impl Mako {
         }
     }
 
-    /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows and ranges
-    /// that it has read are locked against writes.
+    /// Locks the rows of a transaction, if its reads are current, and draws a number. Rows and
+    /// ranges that it has read are locked against writes.
     ///
     /// If a read is not current, the rows stay locked for a coordinator of another shard. It reads
     /// them again and finds them unchanged then, however many transactions write them.

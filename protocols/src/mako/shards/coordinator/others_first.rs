@@ -16,8 +16,8 @@
 //! they are not those that the others have locked for, and the next attempt locks its own rows
 //! first.
 //!
-//! It begins when none of its rows of this shard is locked (`queues.rs`). While it waits for others,
-//! it holds locks there and none here. A row that is locked here when it runs again ends the
+//! It begins when none of its rows of this shard is locked (`queues.rs`). While it waits for
+//! others, it holds locks there and none here. A row that is locked here when it runs again ends the
 //! attempt: if it waited, two of them could wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
