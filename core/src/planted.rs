@@ -406,6 +406,10 @@ bugs! {
         "A leader says how transactions have ended before a majority has its log.";
     MakoDoubtfulRead, "mako-doubtful-read",
         "Transactions of a new epoch read versions of the one before that may be void.";
+    MakoRangesUnshared, "mako-ranges-unshared",
+        "A shard does not lock the ranges that a transaction has read there against writes.";
+    MakoOthersUncompared, "mako-others-uncompared",
+        "Other shards install writes that depend on rows which have changed since.";
     MakoRangeMissesLockedInsert, "mako-range-misses-locked-insert",
         "A scan does not notice rows that are about to be inserted.";
 }

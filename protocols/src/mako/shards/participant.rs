@@ -63,6 +63,7 @@ impl Shared {
         };
         let rows = reads.points.iter().map(|read| (read.table, read.key.clone()));
         let ranges = reads.ranges.iter().map(|read| (read.table, read.range.clone()));
+        let ranges = mutate!(MakoRangesUnshared: ranges.take(usize::MAX) => ranges.take(0));
         Self { rows: rows.filter(|row| !is_written(row)).collect(), ranges: ranges.collect() }
     }
 }

@@ -140,6 +140,8 @@ pub const OF_MAKO: &[Bug] = &[
 
 /// Bugs in Mako that need several shards.
 pub const OF_MAKO_SHARDS: &[Bug] = &[
+    Bug::MakoRangesUnshared,
+    Bug::MakoOthersUncompared,
     Bug::MakoRangeMissesLockedInsert,
     Bug::MakoLockedPassesValidate,
     Bug::MakoReadShardsUnvalidated,
