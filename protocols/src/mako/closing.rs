@@ -95,7 +95,7 @@ impl Adopted {
 }
 
 /// The replica with the best log: this one, if no other is better.
-fn best_of(
+pub(super) fn best_of(
     (me, own): (NodeId, (Epoch, SnapshotVersion)),
     others: impl Iterator<Item = (NodeId, (Epoch, SnapshotVersion))>,
 ) -> NodeId {
