@@ -13,6 +13,7 @@
 
 mod closing;
 mod epochs;
+mod once;
 
 use std::collections::{BTreeMap, BTreeSet};
 

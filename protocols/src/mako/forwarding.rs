@@ -305,8 +305,8 @@ impl Mako {
         for request in requests {
             let txn = request.txn;
             if let Some(abort) = self.enqueue(cx, request, unsettled) {
-                let abort = encode_abort(&abort).into();
-                cx.send(from, Message::Refused { txn: txn.to_bits(), abort });
+                self.remember_refused(txn, &abort);
+                self.send_refused(cx, txn, &abort);
             }
         }
     }
@@ -346,20 +346,41 @@ impl Mako {
         None
     }
 
+    /// Its node may have sent the transaction twice, and is told that it was not executed.
+    pub(super) fn remember_refused(&mut self, txn: TxnId, abort: &Abort) {
+        if let Role::Leading(leading) = &mut self.state.role {
+            leading.over.refused.insert(txn, abort.clone());
+        }
+    }
+
+    /// Tells the node of a transaction that this leader has not executed it, and will not.
+    pub(super) fn send_refused(&self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: &Abort) {
+        let (epoch, abort) = (self.state.epochs.current.number.0, encode_abort(abort).into());
+        if txn.node().index() < self.state.node_count {
+            cx.send(txn.node(), Message::Refused { epoch, txn: txn.to_bits(), abort });
+        }
+    }
+
     /// The leader has not executed a transaction of this node, and will not. One that was replaced
-    /// is not believed: the next one has the transaction, too.
+    /// is not believed, even if it leads again: the next one has the transaction, too.
     pub(super) fn on_refused(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        from: NodeId,
+        from: (NodeId, Epoch),
         txn: TxnId,
         abort: &[u8],
     ) {
-        let leader = match (&self.state.shards, self.state.origin.in_flight.get(&txn)) {
-            (Some(shards), Some(own)) => shards.leader_of(own.home),
-            _ => self.state.leader().map(|leader| self.state.replica.node(leader)),
+        let leadership = match (&self.state.shards, self.state.origin.in_flight.get(&txn)) {
+            (Some(shards), Some(own)) => {
+                let leader = shards.leader_of(own.home);
+                leader.map(|leader| (leader, shards.since(own.home)))
+            }
+            _ => {
+                let leader = self.state.leader().map(|leader| self.state.replica.node(leader));
+                leader.map(|leader| (leader, self.state.epochs.current.number))
+            }
         };
-        if leader != Some(from) {
+        if leadership != Some(from) {
             return cx.mark("mako.refused_by_another");
         }
         match decode_abort(abort) {

@@ -204,7 +204,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Tail { epoch: 3, after: at(5), entries },
         Message::Agreement { bytes: Bytes::from_static(b"bytes") },
         progress([3, 3, 2, 1, 70_000], [at(7), at(1), at(4)]),
-        Message::Refused { txn: txn(40).to_bits(), abort: abort.into() },
+        Message::Refused { epoch: 3, txn: txn(40).to_bits(), abort: abort.into() },
         Message::FreshRequest { token: 5 },
         Message::FreshReply { token: 5, version: at(7) },
         Message::Digests { digests: vec![digest] },

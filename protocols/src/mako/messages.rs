@@ -114,11 +114,13 @@ messages! {
         } control "message_other", malformed "mako.malformed_progress";
         /// §4.1: the leader does not take a transaction. It was not executed.
         72 => Refused {
+            /// The epoch since which the sender leads.
+            epoch: u64 as Number,
             /// The transaction.
             txn: u64 as Random,
             /// The reason.
             abort: Bytes,
-        } control "message_other";
+        } control "message_other", malformed "mako.malformed_transactions";
         /// §8: asks the leader for a version that is not older than now. The receiver replies with
         /// [`Message::FreshReply`] when it has put an entry in the log.
         73 => FreshRequest {

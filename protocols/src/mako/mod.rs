@@ -313,8 +313,8 @@ impl Mako {
             Message::Forward { epoch, below, requests } => {
                 self.on_forward(cx, node, (Epoch(epoch), below), &requests);
             }
-            Message::Refused { txn, abort } => {
-                self.on_refused(cx, node, TxnId::from_bits(txn), &abort);
+            Message::Refused { epoch, txn, abort } => {
+                self.on_refused(cx, (node, Epoch(epoch)), TxnId::from_bits(txn), &abort);
             }
             Message::FreshRequest { token } => self.on_fresh_request(cx, node, token),
             Message::FreshReply { token, version } => {

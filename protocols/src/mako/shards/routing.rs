@@ -20,7 +20,7 @@ use pangea_core::txn::{Abort, Certified, Footprint, Program, Registry};
 
 use super::super::Mako;
 use super::super::forwarding::{encode_all, request_of};
-use super::super::log::{decode_abort, encode_abort};
+use super::super::log::decode_abort;
 use super::super::messages::Message;
 use super::super::state::Role;
 use super::super::versions::Epoch;
@@ -183,15 +183,14 @@ impl Mako {
 
     /// A transaction was not executed, and will not be.
     pub(super) fn refuse(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, abort: Abort) {
+        self.remember_refused(txn, &abort);
         if let Role::Leading(leading) = &mut self.state.role {
             leading.taken.remove(&txn);
-            leading.over.refused.insert(txn, abort.clone());
         }
         if txn.node() == self.state.node {
             self.answer_refused(cx, txn, abort);
-        } else if txn.node().index() < self.state.node_count {
-            let abort = encode_abort(&abort).into();
-            cx.send(txn.node(), Message::Refused { txn: txn.to_bits(), abort });
+        } else {
+            self.send_refused(cx, txn, &abort);
         }
     }
 }

@@ -193,7 +193,11 @@ fn nonsense_of_a_peer_is_refused_and_the_replica_continues() {
         ),
         (follower, append, "mako.malformed_log"),
         (leader, Message::Tail { epoch, after, entries: garbage() }, "mako.malformed_log"),
-        (follower, Message::Refused { txn: 1, abort: garbage() }, "mako.malformed_transactions"),
+        (
+            follower,
+            Message::Refused { epoch, txn: 1, abort: garbage() },
+            "mako.malformed_transactions",
+        ),
         (leader, Message::Ack { epoch: u64::MAX, upto: after }, "mako.malformed_log"),
     ];
     for (id, message, mark) in messages {
