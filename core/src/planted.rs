@@ -410,6 +410,8 @@ bugs! {
         "A shard does not lock the ranges that a transaction has read there against writes.";
     MakoOthersUncompared, "mako-others-uncompared",
         "Other shards install writes that depend on rows which have changed since.";
+    MakoGroupOfFirstMember, "mako-group-of-first-member",
+        "The watermark of a group of shards is that of the first one.";
     MakoRangeMissesLockedInsert, "mako-range-misses-locked-insert",
         "A scan does not notice rows that are about to be inserted.";
 }

@@ -57,6 +57,8 @@ pub(crate) mod kind {
     pub const PROMISED_EPOCH: u8 = 21;
     /// The leaders of all shards, and the cut with which their epoch has begun.
     pub const CONFIGURATION: u8 = 22;
+    /// The number of entries of clocks, if it is not that of the shards.
+    pub const GROUPING: u8 = 23;
 }
 
 /// The reason why records of the log can always be decoded.

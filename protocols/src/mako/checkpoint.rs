@@ -14,6 +14,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::mutate;
+use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::{Checkpoint, Cx};
 
 use super::closing::{Adopted, Closing};
@@ -70,6 +71,8 @@ pub(super) struct Meta {
     pub log_identities: Vec<u64>,
     pub outcomes: Outcomes,
     pub agreement: Vec<Record<Decided>>,
+    /// The number of entries of the clocks in the log, if it is not that of the shards.
+    pub grouping: Option<u16>,
 }
 
 impl Meta {
@@ -91,6 +94,7 @@ impl Meta {
         out.put_bytes(&self.outcomes.encode());
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
+        out.put_varint(self.grouping.unwrap_or_default().into());
         out.into()
     }
 
@@ -117,6 +121,11 @@ impl Meta {
         let outcomes = Outcomes::decode(&mut Reader::new(from.bytes(WHAT)?))?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        let grouping = match number(from, WHAT)? {
+            0 => None,
+            slots if slots <= u64::from(SHARDS_MAX) => Some(slots as u16),
+            _ => return Err(DecodeError::new(WHAT)),
+        };
         Ok(Self {
             log_head,
             log,
@@ -130,6 +139,7 @@ impl Meta {
             log_identities,
             outcomes,
             agreement,
+            grouping,
         })
     }
 }
@@ -155,6 +165,7 @@ impl State {
                 true => self.epochs.driver.agreement().compacted_records(),
                 false => Vec::new(),
             },
+            grouping: self.shards.as_ref().and_then(|shards| shards.grouping),
         }
     }
 
@@ -171,7 +182,7 @@ impl State {
         let floor = meta.log.after;
         self.log.start_from((meta.log.epoch, floor), meta.closed, meta.had);
         if let Some(shards) = &mut self.shards {
-            shards.config = meta.config;
+            (shards.config, shards.grouping) = (meta.config, meta.grouping);
         }
         meta.log.entries.into_iter().for_each(|logged| self.log.push(logged));
         (self.epochs.current, self.replaced) = (meta.leadership, meta.replaced);

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{ShardId, SnapshotVersion};
+use pangea_core::mutate;
 
 use crate::streams::number;
 
@@ -50,13 +51,21 @@ impl Groups {
         Slot((u32::from(shard.0) * u32::from(self.slots) / u32::from(self.shards)) as u16)
     }
 
+    /// The number of groups: that of the entries of a clock.
+    pub fn slots(self) -> u16 {
+        self.slots
+    }
+
     /// The watermark of each entry: the least one of its shards (§4.4).
     pub fn watermarks(self, of_shards: &[SnapshotVersion]) -> Vec<SnapshotVersion> {
         assert_eq!(of_shards.len(), usize::from(self.shards), "each shard has a watermark");
         let mut all = vec![SnapshotVersion(u64::MAX); usize::from(self.slots)];
         for (shard, watermark) in (0..self.shards).map(ShardId).zip(of_shards) {
             let least = &mut all[usize::from(self.slot_of(shard).0)];
-            *least = (*least).min(*watermark);
+            *least = mutate!(MakoGroupOfFirstMember: (*least).min(*watermark) => match *least {
+                SnapshotVersion(u64::MAX) => *watermark,
+                of_first => of_first,
+            });
         }
         all
     }
@@ -114,6 +123,13 @@ impl Clock {
         }
     }
 
+    /// The number of bytes of its encoding.
+    pub fn size(&self) -> u64 {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out.len() as u64
+    }
+
     /// Decodes a clock with entries for `slots` groups.
     ///
     /// # Errors
@@ -165,6 +181,7 @@ mod tests {
         let all = clock(&[(0, 1 << 40), (3, 7)]);
         let mut bytes = Vec::new();
         all.encode(&mut bytes);
+        assert_eq!(all.size(), bytes.len() as u64);
         assert_eq!(Clock::decode(&mut Reader::new(&bytes), 4), Ok(all));
         assert!(Clock::decode(&mut Reader::new(&bytes), 3).is_err(), "there are three groups");
         for len in 0..bytes.len() {

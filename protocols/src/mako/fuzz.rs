@@ -340,6 +340,7 @@ fn states() -> Vec<Vec<u8>> {
         log_identities: vec![1, 2, 3],
         outcomes: outcomes(),
         agreement: agreement(),
+        grouping: Some(2),
     };
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let known = Known {

@@ -44,6 +44,10 @@ pub struct Options {
     pub speculation: bool,
     /// What clients are told of, and what is rolled back if a leader fails.
     pub ack_unit: AckUnit,
+    /// With several shards: the number of entries of a clock, each of which consecutive shards
+    /// share (§6.1). 0 is one for each shard.
+    #[serde(deserialize_with = "within::<0, 128, _, _>")]
+    pub clock_groups: u16,
     /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
@@ -104,6 +108,7 @@ impl Default for Options {
             leaders: Leaders::First,
             speculation: true,
             ack_unit: AckUnit::Clock,
+            clock_groups: 0,
             checkpoint_bytes: 256 << 20,
             chunk_bytes: 256 << 10,
             behind_bytes: 64 << 20,
@@ -164,6 +169,7 @@ impl Options {
             leaders: [Leaders::First, Leaders::Rotated][usize::from(rng.clone().u8(..4) == 0)],
             speculation: true,
             ack_unit: AckUnit::Clock,
+            clock_groups: [1, 2, 0, 0, 0, 0][rng.clone().usize(..6)],
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
@@ -193,6 +199,7 @@ impl Options {
         let unused = [
             ("ack_unit = \"epoch\"", self.ack_unit == AckUnit::Epoch),
             ("leaders = \"rotated\"", self.leaders == Leaders::Rotated),
+            ("clock_groups", self.clock_groups > 0),
         ];
         let of_shards = unused.into_iter().filter(|(_, is_set)| is_alone && *is_set);
         let of_shards = of_shards.map(|(setting, _)| {
@@ -201,6 +208,14 @@ impl Options {
                  it out"
             )
         });
+        let (shards, groups) = (topology.partitions.shards(), self.clock_groups);
+        let of_clocks = (!is_alone && groups >= shards).then(|| {
+            format!(
+                "mako.clock_groups = {groups} has no effect: with {shards} shards, each has its \
+                 own entry. Set it below the number of shards, or leave it out"
+            )
+        });
+        let of_shards = of_shards.chain(of_clocks);
         of_failure.into_iter().chain(of_reads).chain(of_shards).collect()
     }
 

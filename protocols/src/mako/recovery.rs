@@ -15,7 +15,7 @@ use super::Mako;
 use super::closing::Adopted;
 use super::epochs::{Decided, Leadership};
 use super::forwarding::decode_reserved;
-use super::shards::Config;
+use super::shards::{Config, decode_grouping};
 use super::state::State;
 use super::streams::Appended;
 use crate::agreement::Record;
@@ -63,6 +63,11 @@ impl State {
                     shards.config.learn(&config);
                 }
             }
+            kind::GROUPING => {
+                if let Some(shards) = &mut self.shards {
+                    shards.grouping = Some(decode_grouping(&payload));
+                }
+            }
             kind::PROMISED_EPOCH => {
                 let leadership = Leadership::decode(&mut Reader::new(&payload)).expect(INTACT);
                 mutate!(MakoEpochForgotten: self.epochs.current = leadership => ());
@@ -104,6 +109,10 @@ impl Mako {
         }
         state.commit.committed = state.commit.committed.min(state.log.last());
         state.shown = state.log.last();
+        if !self.check_grouping(cx) {
+            return;
+        }
+        let state = &mut self.state;
         Digests::begin(cx, &state.replica);
         state.replica.begin_run(cx.rng.u64(..));
         if found.was_ready || !durable.is_replaced {

@@ -28,6 +28,7 @@
 //! | configuration | §5.2 | `configuration.rs` | Config, Agreement | who leads each shard |
 //! | passage | §5.2 | `passage.rs` | | what a leader that stays may do while an epoch ends |
 //! | termination | §5.2 | `termination.rs` | Ask, Fates | how transactions have ended that hang |
+//! | grouping | §6.1 | `grouping.rs` | | which shards the clocks in the log name |
 //! | cut | §5.2 | `cut.rs` | Config | which transactions of the epochs before are void |
 //! | without speculation | §7.2 | `holding.rs` | Items | that the next step may be taken |
 //!
@@ -48,6 +49,7 @@
 mod configuration;
 mod coordinator;
 mod cut;
+mod grouping;
 mod holding;
 pub(super) mod items;
 mod participant;
@@ -83,6 +85,7 @@ use crate::retention::Retention;
 use configuration::Announced;
 pub(super) use configuration::Config;
 use coordinator::{Coordinated, Decision};
+pub(super) use grouping::decode_grouping;
 use holding::Held;
 use items::Named;
 use participant::Pending;
@@ -97,6 +100,8 @@ pub(super) struct Shards {
     /// The replicas of each shard.
     pub groups: Vec<Group>,
     pub clocks: Groups,
+    /// The number of entries of the clocks in the log, if it was recorded.
+    pub grouping: Option<u16>,
     pub config: Config,
     /// The nodes of other shards.
     pub others: BTreeMap<NodeId, Other>,
@@ -140,6 +145,9 @@ struct Counts {
     hanging_resolved: u64,
     /// Entries of the log that the ends of epochs have made void.
     void: u64,
+    /// Entries of the log that this leader has made with a clock, and the bytes of these.
+    clocks: u64,
+    clock_bytes: u64,
 }
 
 /// A node of another shard.
@@ -176,7 +184,8 @@ pub(super) struct Coordination {
     held: Held,
     /// Transactions that wait until it is known which versions of the epochs before are void.
     pub doubtful: Vec<Request>,
-    /// Transactions that were refused, as long as their nodes may send them again.
+    /// Transactions that were refused, as long as their nodes may send them again. Also with one
+    /// shard.
     pub refused: BTreeMap<TxnId, Abort>,
     /// Transactions over shards that wait for a locked row of this shard, in order.
     waiters: Waiters,
@@ -253,7 +262,8 @@ impl Shards {
         Some(Self {
             own,
             groups: (0..shards).map(|shard| topology.group(ShardId(shard))).collect(),
-            clocks: Groups::new(shards, 0),
+            clocks: Groups::new(shards, options.clock_groups),
+            grouping: None,
             config: Config::default(),
             others: others.collect(),
             since: Timestamp::default(),
@@ -282,6 +292,8 @@ impl Shards {
             ("across_reads_stale", counts.reads_stale),
             ("across_hanging_resolved", counts.hanging_resolved),
             ("across_void", counts.void),
+            ("across_clocks", counts.clocks),
+            ("across_clock_bytes", counts.clock_bytes),
         ];
         if let Role::Leading(leading) = role {
             let over = &leading.over;

@@ -42,6 +42,7 @@ mod failing;
 mod foreign;
 mod growth;
 mod lateness;
+mod mako_groups;
 mod mako_links;
 mod nonsense;
 mod old_disks;

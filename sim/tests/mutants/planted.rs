@@ -122,6 +122,8 @@ enum Profile {
     Deposed,
     /// Leaders fail one after the other. For Mako.
     Successive,
+    /// The same as [`Profile::Deposed`], with shards that share entries of clocks. For Mako.
+    Grouped,
 }
 
 impl Profile {

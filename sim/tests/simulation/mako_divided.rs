@@ -70,6 +70,13 @@ pub fn deposed(seed: u64) -> (Settings, Options) {
     (settings, hasty())
 }
 
+/// The same, with shards that share entries of clocks (Mako §6.1).
+pub fn grouped(seed: u64) -> (Settings, Options) {
+    let (settings, options) = deposed(seed);
+    let clock_groups = if seed % 3 == 0 { 2 } else { 1 };
+    (settings, Options { clock_groups, ..options })
+}
+
 /// Runs in which leaders fail one after the other, or soon after they have certified a transaction:
 /// other shards may not have heard of it.
 pub fn several(seed: u64) -> (Settings, Options) {

@@ -4,7 +4,9 @@ use pangea_protocols::mako::{Mako, Options};
 use pangea_sim::trace::Lines;
 use pangea_sim::{Settings, run};
 
-use crate::mako_divided::{WORKLOADS, crowded, deposed, divided, drawn, flapping, several};
+use crate::mako_divided::{
+    WORKLOADS, crowded, deposed, divided, drawn, flapping, grouped, several,
+};
 use crate::mako_together::together;
 use crate::runs::clean;
 
@@ -61,6 +63,16 @@ fn mako_over_shards_loses_nothing_when_leaders_are_replaced() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
+/// Mako §6.1: shards share entries of clocks. A transaction then waits for shards on which it does
+/// not depend, and those may fail, too.
+#[test]
+fn mako_over_shards_is_right_with_groups_of_shards() {
+    for seed in 2_000..2_006 {
+        let (settings, options) = grouped(seed);
+        clean::<Mako>(&settings, &options);
+    }
+}
+
 /// Mako §5.2: transactions whose coordinator fails end on all shards alike.
 #[test]
 fn mako_over_shards_ends_what_hangs() {
@@ -112,6 +124,7 @@ fn drawn_runs_of_mako_over_shards_are_clean() {
             "several" => several(seed),
             "flapping" => flapping(seed),
             "together" => together(seed),
+            "grouped" => grouped(seed),
             "drawn" => drawn(seed),
             workload => {
                 let shards = [2, 3, 4][seed as usize % 3];

@@ -90,3 +90,17 @@ fn every_mistake_in_the_end_of_an_epoch_is_found() {
         println!("{mistake:?}: after {count} worlds: {}", found.lines().next().unwrap_or_default());
     }
 }
+
+/// Mako §6.1: a group is as far as its last shard.
+#[cfg(feature = "planted")]
+#[test]
+fn a_planted_bug_of_groups_of_shards_is_found() {
+    use pangea_core::planted::{Bug, Planted};
+
+    let planted = Planted::new(Some(Bug::MakoGroupOfFirstMember));
+    let found = [case(2, 0, 2), case(2, 1, 2), case(1, 1, 2)].map(search);
+    drop(planted);
+    let found = found.into_iter().find_map(|(count, found)| Some((count, found?)));
+    let (count, found) = found.expect("it is found");
+    println!("{} after {count} worlds", found.lines().next().unwrap_or_default());
+}

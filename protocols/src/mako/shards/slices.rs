@@ -253,6 +253,10 @@ impl Mako {
             let rows = writes.iter().map(|(_, write)| (write.table, write.key.clone()));
             leading.over.hold_rows(version, executed.txn, rows);
         }
+        if !clock.is_empty() {
+            shards.counts.clocks += 1;
+            shards.counts.clock_bytes += clock.size();
+        }
         let over = std::mem::take(&mut leading.news).into_iter().collect();
         let across = Some(Across { closed, at, clock, kind, written });
         let entry = Entry { version, before: leading.last, txns, over, writes, across };

@@ -161,6 +161,7 @@ pub const OF_MAKO_SHARDS: &[Bug] = &[
     Bug::MakoHangingDropped,
     Bug::MakoFateOfOpenLog,
     Bug::MakoDoubtfulRead,
+    Bug::MakoGroupOfFirstMember,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

@@ -38,6 +38,7 @@ impl Profile {
             | Bug::MakoCutByOwnLog
             | Bug::MakoClosedToldTooHigh
             | Bug::MakoDoubtfulRead => &[Self::Deposed],
+            Bug::MakoGroupOfFirstMember => &[Self::Grouped],
             Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             _ => &[Self::Calm],
         }
@@ -50,6 +51,7 @@ impl Profile {
             Self::Deposed => mako_divided::deposed(seed),
             Self::Successive => mako_divided::several(seed),
             Self::Flaps => mako_divided::flapping(seed),
+            Self::Grouped => mako_divided::grouped(seed),
             _ => mako_divided::drawn(seed),
         };
         run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()
