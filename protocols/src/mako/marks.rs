@@ -63,6 +63,7 @@ const OWN: &[Mark] = &[
     mark("mako.learner_leads", "a replica without a vote leads").never("swarms have no learners"),
     mark("mako.outdone", "the manager lets a replica lead that hears more nodes than the leader"),
     mark("mako.end_proposed", "the manager proposes the end of the log of the epochs before"),
+    mark("mako.two_leaders", "a node knows other leaders of an epoch").never(NONSENSE),
     mark("mako.regrouped", "a replica refuses to read its clocks with other groups of shards")
         .never("runs keep their settings"),
     mark("mako.malformed_epoch", "a decision is refused: it makes no sense").never(NONSENSE),

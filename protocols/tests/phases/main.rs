@@ -43,6 +43,7 @@ mod foreign;
 mod growth;
 mod lateness;
 mod mako_groups;
+mod mako_input;
 mod mako_links;
 mod nonsense;
 mod old_disks;

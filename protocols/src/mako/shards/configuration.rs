@@ -83,6 +83,12 @@ impl Config {
         Ok(Self { number: number_, leaders, since, begun, finals, closed: BTreeMap::new() })
     }
 
+    /// Whether another node knows other leaders of the same epoch.
+    fn contradicts(&self, other: &Self) -> bool {
+        let is_same = (&self.leaders, &self.since) == (&other.leaders, &other.since);
+        self.number == other.number && !is_same
+    }
+
     /// Adds what another node knows. Returns whether that is news.
     pub fn learn(&mut self, other: &Self) -> bool {
         let mut is_news = false;
@@ -427,6 +433,9 @@ impl Mako {
             return;
         }
         let Some(shards) = &mut self.state.shards else { return };
+        if shards.config.contradicts(&config) {
+            return cx.mark("mako.two_leaders");
+        }
         let closed = closed.0.checked_sub(1).map(SnapshotVersion);
         let told = Announced { number: config.number, begun: config.begun, closed };
         let is_news = shards.told.insert(from, told) != Some(told);
