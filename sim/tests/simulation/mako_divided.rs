@@ -73,7 +73,7 @@ pub fn deposed(seed: u64) -> (Settings, Options) {
 /// The same, with shards that share entries of clocks (Mako §6.1).
 pub fn grouped(seed: u64) -> (Settings, Options) {
     let (settings, options) = deposed(seed);
-    let clock_groups = if seed % 3 == 0 { 2 } else { 1 };
+    let clock_groups = if seed.is_multiple_of(3) { 2 } else { 1 };
     (settings, Options { clock_groups, ..options })
 }
 
