@@ -77,8 +77,8 @@ use super::locks::LockTable;
 use super::log::{Entry, RunResult};
 use super::options::Options;
 use super::progress::PeerState;
-use super::state::Role;
-use super::versions::Epoch;
+use super::state::{Role, State};
+use super::versions::{Epoch, start_of};
 use super::{Mako, Timer};
 use crate::request::Request;
 use crate::retention::Retention;
@@ -223,6 +223,7 @@ impl Coordination {
     pub(super) fn invariants(&self) {
         let writes = self.pending.values().map(|pending| pending.writes.len());
         let is_small = writes.sum::<usize>() <= CHECKED_LOCKS_MAX;
+        assert!(self.closed <= self.counter, "a number was counted");
         for (txn, pending) in &self.pending {
             assert!(pending.draw <= self.counter, "a number was counted");
             for write in pending.writes.iter().take(if is_small { usize::MAX } else { 1 }) {
@@ -315,6 +316,26 @@ impl Shards {
         let told = self.others.iter().map(|(node, other)| (node, other.told.published));
         let known = told.filter(|(_, published)| *published > SnapshotVersion::ZERO);
         counters.extend(known.map(|(node, at)| (format!("peer_applied_{}", node.0), at.0)));
+    }
+
+    /// Asserts the invariants that hold between any two steps.
+    pub(super) fn invariants(&self, state: &State) {
+        let Config { number, begun, finals, .. } = &self.config;
+        assert!(begun <= number, "an epoch is decided before it begins");
+        assert!(finals.is_empty() || finals.len() == self.groups.len(), "a cut is of all shards");
+        let published = state.commit.published;
+        let first = self.replay.iter().next();
+        assert!(first.is_none_or(|it| it.at() > published), "what is published is not replayed");
+        let Role::Leading(leading) = &state.role else { return };
+        let over = &leading.over;
+        let closed = state.log.closed_at(state.commit.committed).max(start_of(*begun));
+        assert!(self.own_watermark() <= closed, "a majority's log says the watermark");
+        assert!(over.gossiped <= self.own_watermark(), "others are told the watermark");
+        let least = self.watermarks.iter().min().copied().unwrap_or_default();
+        assert!(published <= least.max(start_of(*begun)), "readers see what all shards have");
+        let unsettled = over.clocks.keys().next();
+        assert!(unsettled.is_none_or(|at| *at > published), "what is published is settled");
+        assert!(over.doubtful.is_empty() || self.is_open(), "nothing is doubtful after the cut");
     }
 
     /// The numbers of all shards.

@@ -212,6 +212,9 @@ impl State {
             assert!(epoch_of(self.log.last()) <= first, "versions are of the epochs of leaders");
         }
         assert!(self.epochs.begun <= self.epochs.current.number, "an epoch begins before");
+        if let Some(shards) = &self.shards {
+            shards.invariants(self);
+        }
         match &self.role {
             Role::Following => {
                 assert_eq!(executed, published, "a follower executes what is committed");

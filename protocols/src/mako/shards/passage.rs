@@ -82,6 +82,9 @@ impl Mako {
         let Role::Leading(_) = self.state.role else { return };
         let config = self.shards().config.clone();
         let (begun, finals) = (config.begun, &config.finals[..]);
+        let mut known = self.shards().watermarks.iter().zip(finals);
+        let is_below = known.all(|(told, closed)| start_of(begun).min(*told) <= *closed);
+        debug_assert!(is_below, "what clients were told is below the cut");
         let void = self.void(cx, (begun, finals));
         let rows = void.iter().flat_map(|entry| {
             let at = entry.at();
