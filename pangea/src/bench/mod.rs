@@ -48,12 +48,12 @@ use pangea_core::workload::{self, Workload};
 use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 
-use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
+use crate::cluster::{
+    ClockErrors, Cluster, DataLocation, Plan, Regions, ReplicaOptions, durability,
+};
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
-use crate::protocol::{
-    AtLevel, Setting, learner_names, options_table, partial_names, partitioned_names, with_protocol,
-};
+use crate::protocol::{AtLevel, Setting, options_table, partitioned_names, with_protocol};
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use faults::Fault;
@@ -172,26 +172,8 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
-    /// --protocol tiga or mako [default: all regions]
-    #[arg(long, value_name = "A,B/B,C")]
-    replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    #[arg(help = format!(
-        "Regions that have only a non-voting replica of the first shard, which counts in no \
-         quorum; requires --protocol {}",
-        partial_names()
-    ))]
-    non_voting: Vec<String>,
-    /// Give each shard a learner
-    #[arg(long)]
-    #[arg(help = format!(
-        "Give each shard a learner in the region of its first replica: it does not vote, and \
-         leads if the leader fails; requires --protocol {}",
-        learner_names()
-    ))]
-    learners: bool,
+    #[command(flatten)]
+    replicas: ReplicaOptions,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long, conflicts_with_all = ["baseline", "lab"])]
     caches: bool,
@@ -303,14 +285,12 @@ impl Arguments {
             }
             shards => plan.divided(self.workload()?.partitions(shards)),
         };
-        let is_placed = self.replicas_in.is_some() || !self.non_voting.is_empty() || self.learners;
-        if self.via == Via::Process && is_placed {
+        if self.via == Via::Process && !self.replicas.are_default() {
             let message = "--replicas-in, --non-voting, --learners: such nodes are separate \
                            processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));
         }
-        let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
-        let plan = if self.learners { plan.with_learners()? } else { plan };
+        let plan = self.replicas.apply(plan)?;
         if self.caches && self.via == Via::Process {
             let message = "--caches: caches are separate processes; leave out --via process";
             return Err(Failure::Usage(message.to_owned()));

@@ -19,6 +19,7 @@ mod member;
 mod persistent_dir;
 mod plan;
 mod regions;
+mod replica_options;
 pub mod replicas;
 pub mod rows;
 mod temporary;
@@ -39,6 +40,7 @@ pub use member::{LogTail, Member, ProcessHandle};
 use persistent_dir::PersistentDir;
 pub use plan::{Placement, Plan, RoundTrip, nodes_named};
 pub use regions::{Regions, durability};
+pub use replica_options::ReplicaOptions;
 use temporary::Temporary;
 
 /// Another process can take a port after it was found to be free and before the node listens on it.

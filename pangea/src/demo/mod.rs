@@ -21,11 +21,10 @@ use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
 use pangea_node::config::Tuning;
 
-use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan};
+use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, ReplicaOptions};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, OfferedLevels, Setting, learner_names, options_table, partial_names,
-    partitioned_names, with_protocol,
+    MayLoseCommits, OfferedLevels, Setting, options_table, partitioned_names, with_protocol,
 };
 use crate::regions;
 use crate::say;
@@ -78,26 +77,8 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
-    /// --protocol tiga or mako [default: all regions]
-    #[arg(long, value_name = "A,B/B,C")]
-    replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    #[arg(help = format!(
-        "Regions that have only a non-voting replica of the first shard, which counts in no \
-         quorum; requires --protocol {}",
-        partial_names()
-    ))]
-    non_voting: Vec<String>,
-    /// Give each shard a learner
-    #[arg(long)]
-    #[arg(help = format!(
-        "Give each shard a learner in the region of its first replica: it does not vote, and \
-         leads if the leader fails; requires --protocol {}",
-        learner_names()
-    ))]
-    learners: bool,
+    #[command(flatten)]
+    replicas: ReplicaOptions,
     /// Give each node a cache, a process that keeps its last batches; requires --protocol geogauss
     #[arg(long)]
     caches: bool,
@@ -138,8 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
         (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
     };
-    let plan = plan.placed(arguments.replicas_in.as_deref(), &arguments.non_voting)?;
-    let plan = if arguments.learners { plan.with_learners()? } else { plan };
+    let plan = arguments.replicas.apply(plan)?;
     let clock = arguments.clocks.config(1);
     let plan = Plan { caches: arguments.caches.into(), clock, ..plan };
     plan.check()?;

@@ -39,11 +39,12 @@ use pangea_node::log::Durability;
 use pangea_sim::Levels;
 
 use crate::check::check_file;
-use crate::cluster::{ClockErrors, Cluster, DataLocation, Plan, Regions, durability};
+use crate::cluster::{
+    ClockErrors, Cluster, DataLocation, Plan, Regions, ReplicaOptions, durability,
+};
 use crate::failure::Failure;
 use crate::protocol::{
-    MayLoseCommits, MayLoseUnnamed, Setting, learner_names, options_table, partial_names,
-    partitioned_names, with_protocol,
+    MayLoseCommits, MayLoseUnnamed, Setting, options_table, partitioned_names, with_protocol,
 };
 use crate::say;
 use checkpoints::Checkpoints;
@@ -128,26 +129,8 @@ pub struct Arguments {
     ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    /// Regions with a replica of each shard: A,B/B,C is two shards; requires --partitions and
-    /// --protocol tiga or mako [default: all regions]
-    #[arg(long, value_name = "A,B/B,C")]
-    replicas_in: Option<String>,
-    /// Regions that have only a non-voting replica of the first shard
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    #[arg(help = format!(
-        "Regions that have only a non-voting replica of the first shard, which counts in no \
-         quorum; requires --protocol {}",
-        partial_names()
-    ))]
-    non_voting: Vec<String>,
-    /// Give each shard a learner
-    #[arg(long)]
-    #[arg(help = format!(
-        "Give each shard a learner in the region of its first replica: it does not vote, and \
-         leads if the leader fails; requires --protocol {}",
-        learner_names()
-    ))]
-    learners: bool,
+    #[command(flatten)]
+    replicas: ReplicaOptions,
     /// Caches of each node, which are killed and paused as well; requires --protocol geogauss
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=CACHES_MAX))]
@@ -196,8 +179,7 @@ impl Arguments {
             1 => plan,
             shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
         };
-        let plan = plan.placed(self.replicas_in.as_deref(), &self.non_voting)?;
-        let plan = if self.learners { plan.with_learners()? } else { plan };
+        let plan = self.replicas.apply(plan)?;
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
