@@ -44,6 +44,7 @@ use crate::guarantee::{Guarantee, Isolation, Isolations, TortureSetting, Variant
 use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket, TxnId};
 use crate::key::Key;
 use crate::latency::{LatencyObserver, Milestone};
+use crate::partition::Partitions;
 use crate::pool::Pool;
 use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
@@ -198,6 +199,15 @@ pub trait Protocol: Sized + Send + 'static {
     /// that version besides the rows, such as the configuration, for the simulator.
     fn agreed(&self) -> Option<(SnapshotVersion, u64)> {
         None
+    }
+
+    /// The partitioning of tables in the snapshot of a version, if slots were moved to other shards;
+    /// `None` if it is that of the topology.
+    ///
+    /// # Errors
+    /// If that is forgotten, because slots were moved many times since.
+    fn partitions_at(&self, _version: SnapshotVersion) -> Result<Option<Arc<Partitions>>, String> {
+        Ok(None)
     }
 
     /// Asserts the invariants that hold between any two steps.

@@ -45,7 +45,7 @@ pub use faults::FaultKind;
 pub use levels::Levels;
 pub use report::Report;
 pub use scenario::Scenario;
-pub use settings::{RealTime, Settings};
+pub use settings::{RealTime, Settings, SlotMove};
 pub use shrink::{Shrunk, shrink};
 pub use simulator::{Simulator, simulator};
 pub use swarm::{

@@ -67,6 +67,8 @@ pub struct Counts {
     pub undecided: u64,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
+    /// How requests to move slots have ended, and snapshots over shards that were read meanwhile.
+    pub moves: BTreeMap<&'static str, u64>,
     /// Aborts by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
     /// The most bytes of batches observed at each node.

@@ -51,6 +51,8 @@ pub struct Settings {
     pub replicas: Option<Replicas>,
     /// The number of further regions that each have one non-voting replica, of the shards in turn.
     pub non_voting: usize,
+    /// When clients ask that slots are moved to other shards. Not part of commands.
+    pub moves: Vec<SlotMove>,
     /// Whether each shard has a learner beside its first replica.
     pub learners: bool,
     /// The number of caches of each node.
@@ -96,6 +98,19 @@ pub struct Settings {
     pub memory_bytes: Option<usize>,
     /// The destination of trace lines.
     pub lines: Lines,
+}
+
+/// A request to move slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotMove {
+    /// When it is made, in ms from the start of the clients.
+    pub at_ms: u64,
+    /// The node that is asked; the next one that runs if it does not.
+    pub node: u16,
+    /// The slots.
+    pub slots: Vec<u16>,
+    /// The shard to which they are moved. Those that are there already are left out.
+    pub to: u16,
 }
 
 /// The transactions that must appear to take place between their start and their end.
@@ -151,6 +166,7 @@ impl Default for Settings {
             shards: 1,
             replicas: None,
             non_voting: 0,
+            moves: Vec::new(),
             learners: false,
             caches: 0,
             workload: "list-append".to_owned(),

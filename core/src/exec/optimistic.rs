@@ -30,9 +30,10 @@ use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
 use super::size::{adds_bytes, check_bytes, reads_bytes, writes_bytes};
 use super::writes::{OwnWrites, Positions};
-use crate::ids::{AdderId, SnapshotVersion, TableId, TxnId};
+use crate::ids::{AdderId, ShardId, SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::mutate;
+use crate::partition::Partitions;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
@@ -161,6 +162,17 @@ pub fn first_change(reads: &ReadSet, store: &Store, at: SnapshotVersion) -> Opti
     certify::first_change(reads, &Base { store, at, overlay: &Overlay::new() })
 }
 
+/// Like [`first_change`], on the store of a shard, which may have rows of other shards.
+pub fn first_change_of(
+    (partitions, here): (&Partitions, ShardId),
+    reads: &ReadSet,
+    store: &Store,
+    at: SnapshotVersion,
+) -> Option<Change> {
+    let base = Base { store, at, overlay: &Overlay::new() };
+    certify::first_change(reads, &OnShard { base, partitions, here })
+}
+
 /// Runs a program only to find its footprint: a reconnaissance run (Calvin §3.2.1), also used as
 /// the probe of Minerva's high-contention mode (§4). Unlike [`run`], it includes the writes of a
 /// program that aborts.
@@ -281,6 +293,29 @@ impl CurrentState for Base<'_> {
             } else {
                 ControlFlow::Continue(())
             }
+        });
+    }
+}
+
+/// The rows of a shard.
+struct OnShard<'a> {
+    base: Base<'a>,
+    partitions: &'a Partitions,
+    here: ShardId,
+}
+
+impl CurrentState for OnShard<'_> {
+    fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion {
+        self.base.point(table, key)
+    }
+
+    fn range(&self, table: TableId, range: &KeyRange, visit: &mut VisitState<'_>) {
+        self.base.range(table, range, &mut |key, standing| match self
+            .partitions
+            .counts(self.here, table, key)
+        {
+            true => visit(key, standing),
+            false => ControlFlow::Continue(()),
         });
     }
 }

@@ -125,11 +125,29 @@ impl LookupKeys {
     /// Looks the rows up in a store at version `at`. The answer may cover only the first part of
     /// the request.
     pub fn look(&self, store: &Store, at: SnapshotVersion) -> LookupRows {
-        self.look_up_to(BYTES_MAX, store, at)
+        self.look_at(store, at, None)
+    }
+
+    /// Like [`LookupKeys::look`], in the store of a shard, which may have rows of other shards.
+    pub fn look_at(
+        &self,
+        store: &Store,
+        at: SnapshotVersion,
+        place: Option<(&Partitions, ShardId)>,
+    ) -> LookupRows {
+        self.look_up_to(BYTES_MAX, (store, at), place)
     }
 
     /// Like [`LookupKeys::look`], for rows and ranges of `most` bytes or slightly more.
-    fn look_up_to(&self, most: usize, store: &Store, at: SnapshotVersion) -> LookupRows {
+    fn look_up_to(
+        &self,
+        most: usize,
+        (store, at): (&Store, SnapshotVersion),
+        place: Option<(&Partitions, ShardId)>,
+    ) -> LookupRows {
+        let counts = |table: TableId, key: &Key| {
+            place.is_none_or(|(partitions, here)| partitions.counts(here, table, key))
+        };
         let (mut found, mut bytes) = (LookupRows::default(), 0);
         if store.has_cold() {
             store.warm_at(at, self.points.iter().map(|(table, key)| (*table, key)));
@@ -152,7 +170,7 @@ impl LookupKeys {
             let mut left = ROWS_MAX;
             let mut covered = range.clone();
             store.scan(*table, range, *direction, at, |key, version| {
-                if let Some(value) = &version.value {
+                if let Some(value) = version.value.as_ref().filter(|_| counts(*table, key)) {
                     found.rows.push(row(*table, key, value.clone()));
                     left -= 1;
                     bytes += bytes_of(1, key.len() + value.len());
@@ -465,9 +483,11 @@ impl Context for ReconnaissanceContext<'_> {
         let own = self.writes.within(scan.table, &within.range, scan.direction);
         let above = self.remote_rows.under(own.collect(), &within);
         let (mut stopped_at, mut bytes) = (None, 0);
+        let RemoteRows { partitions, here, .. } = self.remote_rows;
         merge::scan(self.store, self.at, &within, above, |key, version, above| {
             let value = match above {
                 Some(above) => above.value.as_ref(),
+                None if !partitions.counts(here, scan.table, key) => None,
                 None => version.and_then(|version| version.value.as_ref()),
             };
             bytes += key.len() + value.map_or(0, |value| value.len());

@@ -70,9 +70,9 @@ pub struct Part {
 }
 
 impl FoundRows {
-    /// Looks up the newest rows.
-    pub fn look(keys: &LookupKeys, store: &Store) -> Self {
-        let rows = keys.look(store, NEWEST);
+    /// Looks up the newest rows of a shard.
+    pub fn look(keys: &LookupKeys, store: &Store, place: (&Partitions, ShardId)) -> Self {
+        let rows = keys.look_at(store, NEWEST, Some(place));
         let version = |row: &Write| {
             store.head_with(row.table, &row.key, NEWEST, |found| found.version).unwrap_or_default()
         };
@@ -231,20 +231,27 @@ pub fn divide(
 }
 
 /// The first of these reads of rows of this shard that is not the newest.
-pub fn is_stale(reads: &ReadSet, store: &Store) -> Option<Change> {
-    optimistic::first_change(reads, store, NEWEST)
+pub fn is_stale(reads: &ReadSet, store: &Store, place: (&Partitions, ShardId)) -> Option<Change> {
+    optimistic::first_change_of(place, reads, store, NEWEST)
 }
 
 /// Visits the version of each row and each deletion that these reads touch now.
-pub fn touched(reads: &ReadSet, store: &Store, visit: &mut dyn FnMut(SnapshotVersion)) {
+pub fn touched(
+    reads: &ReadSet,
+    store: &Store,
+    (partitions, here): (&Partitions, ShardId),
+    visit: &mut dyn FnMut(SnapshotVersion),
+) {
     for read in &reads.points {
         if let Some(found) = store.head_with(read.table, &read.key, NEWEST, |found| found.version) {
             visit(found);
         }
     }
     for read in &reads.ranges {
-        store.scan_heads(read.table, &read.range, NEWEST, |_, found| {
-            visit(found.version);
+        store.scan_heads(read.table, &read.range, NEWEST, |key, found| {
+            if partitions.counts(here, read.table, key) {
+                visit(found.version);
+            }
             ControlFlow::Continue(())
         });
     }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use super::Effect;
 use super::{Message, Protocol};
 use crate::guarantee::Isolation;
-use crate::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
+use crate::partition::Slot;
 use crate::time::Span;
 use crate::txn::Program;
 
@@ -114,6 +115,10 @@ pub enum Request {
     /// Find a snapshot version that contains every transaction acknowledged anywhere before now.
     /// Answered by [`Effect::Fresh`]; a strict read runs at that version.
     Fresh,
+    /// Move slots of partitioned tables to other shards, each to the one that is given. Answered by
+    /// [`Effect::Reply`], when all rows are on their shards, or with the reason why they are not
+    /// moved.
+    Move(Vec<(Slot, ShardId)>),
 }
 
 impl Request {

@@ -29,6 +29,12 @@ impl SqlState {
     pub const CANNOT_CONNECT_NOW: Self = Self(*b"57P03");
     /// operator_intervention: the operator has decided that the transaction does not run.
     pub const OPERATOR_INTERVENTION: Self = Self(*b"57000");
+    /// feature_not_supported: the protocol or the cluster lacks it.
+    pub const FEATURE_NOT_SUPPORTED: Self = Self(*b"0A000");
+    /// invalid_parameter_value: a request names something that does not exist.
+    pub const INVALID_PARAMETER_VALUE: Self = Self(*b"22023");
+    /// object_in_use: a request has to wait until another one has ended.
+    pub const OBJECT_IN_USE: Self = Self(*b"55006");
     /// undefined_function: the procedure does not exist.
     pub const UNDEFINED_FUNCTION: Self = Self(*b"42883");
     /// internal_error: a program violated its contract.

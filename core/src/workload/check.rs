@@ -88,7 +88,9 @@ impl Rows for Divided<'_> {
         let mut rows = BTreeMap::new();
         for shard in of.iter() {
             self.shards[usize::from(shard.0)].scan(table, range, &mut |key, value| {
-                rows.insert(key.to_vec(), value.clone());
+                if self.partitions.counts(shard, table, key) {
+                    rows.insert(key.to_vec(), value.clone());
+                }
                 ControlFlow::Continue(())
             });
         }

@@ -19,7 +19,7 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The version of the wire format of a connection, including the hello and protocols' messages.
-pub const WIRE_VERSION: u8 = 18;
+pub const WIRE_VERSION: u8 = 19;
 
 /// The length of the header before a frame's body.
 pub(crate) const HEADER_LEN: usize = 12;

@@ -18,7 +18,7 @@ use super::batch::{Batch, Request, UnsequencedRequest};
 use super::forwarding::{Requester, read_given_up};
 use super::options::Reads;
 use super::state::{InFlight, RetryableRequest};
-use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size};
+use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size, slots_stay};
 use crate::request::unknown_procedure;
 
 impl Calvin {
@@ -46,6 +46,7 @@ impl Calvin {
                     let abort = refusal.clone().expect("it was checked above");
                     cx.reply(ticket, Outcome::Aborted(abort));
                 }
+                Requested::Move(_) => cx.reply(ticket, Outcome::Aborted(slots_stay())),
                 Requested::Fresh => {
                     self.state.inputs.barriers.arrived.push(Waiter::Session(ticket))
                 }

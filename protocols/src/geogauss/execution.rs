@@ -35,7 +35,9 @@ use super::origin;
 use super::rank::RankInputs;
 use super::state::{InFlight, Job, State};
 use super::{GeoGauss, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, not_rejoined, size, too_far_behind, too_many_in_flight};
+use crate::inputs::{
+    IN_FLIGHT_MAX, not_rejoined, size, slots_stay, too_far_behind, too_many_in_flight,
+};
 use crate::request::check_program;
 
 /// How a transaction is added to an epoch.
@@ -53,6 +55,7 @@ impl GeoGauss {
         for Submission { ticket, request } in submissions {
             match request {
                 Request::Fresh => self.await_fresh(cx, ticket),
+                Request::Move(_) => cx.reply(ticket, Outcome::Aborted(slots_stay())),
                 Request::Commit(program, level) => self.accept(cx, ticket, program, level),
             }
         }

@@ -92,6 +92,12 @@ pub(crate) fn stopping() -> Abort {
     Abort::new(SqlState::CANNOT_CONNECT_NOW, "the node is stopping").with_hint("Use another node.")
 }
 
+/// The error of a request to move slots, if the protocol never moves any.
+pub(crate) fn slots_stay() -> Abort {
+    let message = "this protocol can't move rows to other shards";
+    Abort::new(SqlState::FEATURE_NOT_SUPPORTED, message).with_hint("Mako can.")
+}
+
 /// The error while this replica can't apply an epoch because its code differs.
 pub(crate) fn refuses_clients(why: String) -> Abort {
     Abort::new(SqlState::CANNOT_CONNECT_NOW, "this node runs another version of the procedures")

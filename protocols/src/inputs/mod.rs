@@ -93,8 +93,8 @@ pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
 pub(crate) use cut::{EPOCH_COUNTS_AS, STEP_TXNS_MAX};
 pub(crate) use errors::{
-    IN_FLIGHT_MAX, not_rejoined, other_code, outcome_unknown, refuses_clients, stopping,
-    too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, not_rejoined, other_code, outcome_unknown, refuses_clients, slots_stay,
+    stopping, too_far_behind, too_many_in_flight,
 };
 pub use failure::SkippedEpochs;
 pub(crate) use failure::{Skips, attempt, failed, skipped};

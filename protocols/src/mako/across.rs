@@ -39,6 +39,9 @@ pub enum Kind {
     Own,
     /// The writes of a transaction that was coordinated on another shard.
     Piece,
+    /// Rows of slots that move to this shard, or deletions of rows that are on another one (§6.2).
+    /// It has no transactions.
+    Moved,
     /// The cut with which an epoch has begun.
     Cut {
         /// The epoch.
@@ -55,6 +58,7 @@ impl Across {
             Kind::Own => 1,
             Kind::Piece => 2,
             Kind::Cut { .. } => 3,
+            Kind::Moved => 4,
         });
         out.put_varint(closed.0);
         out.put_varint(at.0);
@@ -96,6 +100,7 @@ impl Across {
                     .collect::<Result<_, DecodeError>>()?;
                 Kind::Cut { epoch, finals }
             }
+            4 => Kind::Moved,
             _ => return Err(DecodeError::new(WHAT)),
         };
         Ok(Some(Self { closed, at, clock, kind, written }))

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
+use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
@@ -20,6 +21,7 @@ use super::Mako;
 use super::closing::Closing;
 use super::messages::Message;
 use super::progress::PeerState;
+use super::shards::Slots;
 use super::state::{Role, State};
 use super::versions::{EPOCH_MAX, Epoch};
 use crate::agreement::{Driver, Refused, Settled};
@@ -56,6 +58,8 @@ pub enum Decided {
         begun: u64,
         /// The cut with which that one has begun.
         finals: Vec<SnapshotVersion>,
+        /// Which slots have moved, and which are to move.
+        slots: Slots,
     },
     /// With several shards: the log of one is closed. When all are, the epoch begins.
     ShardClosed {
@@ -75,10 +79,11 @@ impl Decided {
         match self {
             Self::Epoch { number, .. } => is_epoch(*number),
             Self::Closed { number, end } => is_epoch(*number) && end.0 <= NUMBER_MAX,
-            Self::Leaders { number, since, begun, finals, .. } => {
+            Self::Leaders { number, since, begun, finals, slots, .. } => {
                 let are_versions = finals.iter().all(|version| version.0 <= NUMBER_MAX);
                 let are_epochs = since.iter().all(|since| is_epoch(*since) && since <= number);
-                is_epoch(*number) && begun < number && are_versions && are_epochs
+                let are_slots = slots.is_sound(SHARDS_MAX, *number);
+                is_epoch(*number) && begun < number && are_versions && are_epochs && are_slots
             }
             Self::ShardClosed { number, closed, .. } => is_epoch(*number) && closed.0 <= NUMBER_MAX,
         }

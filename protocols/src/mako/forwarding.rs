@@ -161,6 +161,7 @@ impl Mako {
         for Submission { ticket, request } in submissions {
             match request {
                 ClientRequest::Fresh => self.await_fresh(cx, ticket),
+                ClientRequest::Move(moves) => self.on_move_request(cx, ticket, moves),
                 // Serializable is never less than what was asked for.
                 ClientRequest::Commit(program, _) => self.accept(cx, ticket, program),
             }

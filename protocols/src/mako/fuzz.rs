@@ -28,6 +28,8 @@ use super::outcomes::Outcomes;
 use super::rejoin::{Known, Rejoined, Replaced};
 use super::shards::Config;
 use super::shards::items::{Attempt, Item, Named, decode_items, encode_in_parts};
+use super::shards::migration::{Piece, decode_cursor};
+use super::shards::placement::Moves;
 use super::shards::termination::{Fate, decode_fates, encode_fates};
 use super::streams::Appended;
 use super::versions::{Epoch, version_of};
@@ -89,6 +91,13 @@ fn clock() -> Clock {
     clock
 }
 
+fn piece() -> Bytes {
+    let value = Some(Value::copy_from(b"value"));
+    let rows = vec![Write { table: TableId(7), key: Key::from(&b"k"[..]), value }];
+    let after = Some((TableId(7), Key::from(&b"j"[..])));
+    Piece { after: after.clone(), next: after, rows }.encode()
+}
+
 /// An entry of one of several shards.
 fn divided_entry(count: u64, kind: Kind) -> Logged {
     let written = [ShardId(1)].into_iter().collect();
@@ -139,7 +148,11 @@ fn divided_messages() -> Vec<Message> {
         ended(1, b"result"),
         ended(0, &abort),
         Message::Watermark { epoch: 3, version: at(4) },
-        Message::Config { closed: at(4), config: config.into() },
+        Message::Config { closed: at(4), config: config.into(), moved: 3 },
+        Message::Copy { epoch: 3, after: Bytes::from_static(b"\x07\x01k") },
+        Message::Piece { epoch: 3, piece: piece() },
+        Message::Move { token: 7, moves: Bytes::from_static(b"\x02\x01\x01\x00\x00") },
+        Message::MoveRefused { token: 7, epoch: 3, abort: Bytes::copy_from_slice(&abort) },
         Message::Ask { epoch: 3, txns: Bytes::copy_from_slice(&txn(40).to_bits().to_be_bytes()) },
         Message::Fates { epoch: 3, fates: encode_fates(&fates) },
     ];
@@ -239,6 +252,19 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
                 assert_eq!(again.as_ref(), Ok(&*logged.entry), "the encoding is reversible");
             }
             Ok(size(all.len()))
+        }
+        Message::Piece { piece, .. } => {
+            let piece = Piece::decode(piece)?;
+            assert_eq!(Piece::decode(&piece.encode()), Ok(piece.clone()));
+            Ok(size(piece.rows.len()))
+        }
+        Message::Copy { after, .. } => decode_cursor(after).map(|_| 0),
+        Message::Move { moves, .. } => {
+            let all = Moves::decode(&mut Reader::new(moves))?;
+            Ok(size(all.iter().count()))
+        }
+        Message::MoveRefused { abort, .. } => {
+            decode_abort(abort).map(|abort| size(abort.text_bytes()))
         }
         Message::Refused { abort, .. } | Message::Ended { committed: 0, result: abort, .. } => {
             decode_abort(abort).map(|abort| size(abort.text_bytes()))
@@ -427,7 +453,10 @@ fn numbers_that_no_replica_reaches_are_refused() {
         Message::Items { epoch: TOO_LARGE, items: Bytes::new() },
         Message::Watermark { epoch: TOO_LARGE, version: at(1) },
         Message::Watermark { epoch: 1, version },
-        Message::Config { closed: version, config: Bytes::new() },
+        Message::Config { closed: version, config: Bytes::new(), moved: 1 },
+        Message::Config { closed: at(1), config: Bytes::new(), moved: TOO_LARGE },
+        Message::Copy { epoch: TOO_LARGE, after: Bytes::new() },
+        Message::MoveRefused { token: 1, epoch: TOO_LARGE, abort: Bytes::new() },
         Message::Ended { txn: 1, version, committed: 1, result: Bytes::new() },
         Message::Ask { epoch: TOO_LARGE, txns: Bytes::new() },
         Message::Fates { epoch: TOO_LARGE, fates: Bytes::new() },

@@ -81,11 +81,16 @@ impl Entry {
         self.across.as_ref().is_some_and(|across| across.kind == Kind::Piece)
     }
 
+    /// Whether it has rows of slots that move, and no transactions.
+    fn is_moved(&self) -> bool {
+        self.across.as_ref().is_some_and(|across| across.kind == Kind::Moved)
+    }
+
     /// The epoch that begins and the last closed versions of those before, if the entry has them.
     pub fn cut(&self) -> Option<(Epoch, &[SnapshotVersion])> {
         match &self.across.as_ref()?.kind {
             Kind::Cut { epoch, finals } => Some((*epoch, finals)),
-            Kind::Own | Kind::Piece => None,
+            Kind::Own | Kind::Piece | Kind::Moved => None,
         }
     }
 
@@ -146,21 +151,27 @@ impl Entry {
             .map(|_| Ok((from.varint(WHAT)? as usize, Write::decode(from)?)))
             .collect::<Result<Vec<_>, DecodeError>>()?;
         let is_name = |it: &Executed| it.txn.to_bits() >> 63 == 0;
+        let is_moved = across.as_ref().is_some_and(|across| across.kind == Kind::Moved);
+        let places = if is_moved { 1 } else { txns.len() };
         let is_sound = before < version
             && epoch_of(version) > Epoch(0)
             && version.0 < NUMBER_MAX
             && across.iter().all(|across| across.at <= version && across.closed <= version)
             && txns.iter().all(is_name)
-            && writes.iter().all(|(place, _)| *place < txns.len());
+            && (txns.is_empty() || !is_moved)
+            && writes.iter().all(|(place, _)| *place < places);
         match is_sound {
             true => Ok(Self { version, before, txns, over, writes, across }),
             false => Err(DecodeError::new(WHAT)),
         }
     }
 
-    /// The header of a write.
+    /// The header of a write. That of a row that was moved names no transaction.
     pub(super) fn header(&self, place: usize) -> RecordHeader {
-        RecordHeader::new(self.txns[place].txn)
+        match self.is_moved() {
+            true => RecordHeader::default(),
+            false => RecordHeader::new(self.txns[place].txn),
+        }
     }
 }
 

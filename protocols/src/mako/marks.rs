@@ -27,6 +27,9 @@ const COUNT: usize = {
     count
 };
 
+/// Slots move in `sim/tests/simulation/mako_moves.rs`.
+const NO_MOVES: &str = "swarms move no slots";
+
 /// All marks of Mako itself, in the order of the phases.
 const OWN: &[Mark] = &[
     // §4.1, forwarding.
@@ -96,6 +99,21 @@ const OWN: &[Mark] = &[
         .rare("few transactions are open when an epoch ends"),
     mark("mako.dropped_late", "a transaction that was not certified is dropped at an epoch's end")
         .rare("few transactions are open when an epoch ends"),
+    mark("mako.move_asked", "a client asks that slots are moved").never(NO_MOVES),
+    mark("mako.move_refused", "the manager refuses to move slots").never(NO_MOVES),
+    mark("mako.migration_begins", "the manager proposes a migration").never(NO_MOVES),
+    mark("mako.migration_ends", "the manager proposes the end of a migration").never(NO_MOVES),
+    mark("mako.barred", "a transaction waits for a slot that moves").never(NO_MOVES),
+    mark("mako.leftovers", "a shard deletes rows of a migration that has begun anew")
+        .never(NO_MOVES),
+    mark("mako.piece_sent", "a leader sends rows of slots that move").never(NO_MOVES),
+    mark("mako.piece", "a leader logs rows of slots that move").never(NO_MOVES),
+    mark("mako.moved", "the rows of slots are replicated on their new shard").never(NO_MOVES),
+    mark("mako.swept", "a shard deletes rows of slots that have moved away").never(NO_MOVES),
+    mark("mako.copy_of_another_epoch", "rows are asked for, or arrive, that are not of this epoch")
+        .never(NO_MOVES),
+    mark("mako.malformed_rows", "rows or moves of slots are refused: they make no sense")
+        .never(NONSENSE),
     mark("mako.items_of_another_epoch", "items arrive that are not of this epoch"),
     mark("mako.malformed_items", "items are refused: they make no sense").never(NONSENSE),
     mark("mako.not_of_this_shard", "a node of another shard sends what only replicas may")

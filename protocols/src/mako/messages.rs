@@ -169,6 +169,8 @@ messages! {
         79 => Config {
             /// The version up to which the sender's log is closed.
             closed: SnapshotVersion,
+            /// The last epoch whose migration has all its rows in the sender's log, on a majority.
+            moved: u64 as Number,
             /// The configuration, as `shards/configuration.rs` encodes it.
             config: Bytes,
         } control "message_other", malformed "mako.malformed_log";
@@ -187,6 +189,37 @@ messages! {
             /// The versions and clocks of those that are certified.
             fates: Bytes,
         } sized "message_other", malformed "mako.malformed_items";
+        /// §6.2: asks for rows of slots that move to the sender's shard. The receiver replies with
+        /// [`Message::Piece`].
+        82 => Copy {
+            /// The epoch.
+            epoch: u64 as Number,
+            /// The last row that the sender has, as `shards/migration.rs` encodes it.
+            after: Bytes,
+        } control "message_other", malformed "mako.malformed_rows";
+        /// The reply to a [`Message::Copy`].
+        83 => Piece {
+            /// The epoch.
+            epoch: u64 as Number,
+            /// The rows, as `shards/migration.rs` encodes them.
+            piece: Bytes,
+        } bulk "message_log", malformed "mako.malformed_rows";
+        /// §6.2, B: a client of the sender asks that slots are moved, for the manager.
+        84 => Move {
+            /// The sender's name for the request.
+            token: u64 as Random,
+            /// The slots, as `shards/placement.rs` encodes them.
+            moves: Bytes,
+        } control "message_other", malformed "mako.malformed_rows";
+        /// The manager does not move slots that the receiver has asked for.
+        85 => MoveRefused {
+            /// The receiver's name for the request.
+            token: u64 as Random,
+            /// The last epoch of which the manager knows.
+            epoch: u64 as Number,
+            /// The reason.
+            abort: Bytes,
+        } control "message_other", malformed "mako.malformed_rows";
     }
     kinds &[
         "message_batch",

@@ -113,8 +113,11 @@ pub mod versions;
 mod waits;
 mod watermark;
 
+use std::sync::Arc;
+
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
-use pangea_core::ids::{LogPosition, NodeId, TxnId};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TxnId};
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status, Words};
 use pangea_core::topology::Topology;
 
@@ -261,6 +264,10 @@ impl Protocol for Mako {
         self.state.stop.is_some_and(|stop| stop.may_end)
     }
 
+    fn partitions_at(&self, version: SnapshotVersion) -> Result<Option<Arc<Partitions>>, String> {
+        self.state.shards.as_ref().map_or(Ok(None), |shards| shards.partitions_at(version))
+    }
+
     fn invariants(&self) {
         self.state.invariants();
     }
@@ -349,7 +356,15 @@ impl Mako {
             Message::Watermark { epoch, version } => {
                 self.on_watermark(node, Epoch(epoch), version);
             }
-            Message::Config { config, closed } => self.on_config(cx, node, (&config, closed)),
+            Message::Config { config, closed, moved } => {
+                self.on_config(cx, node, (&config, closed, Epoch(moved)));
+            }
+            Message::Copy { epoch, after } => self.on_copy(cx, node, (Epoch(epoch), &after)),
+            Message::Piece { epoch, piece } => self.on_piece(cx, node, Epoch(epoch), &piece),
+            Message::Move { token, moves } => self.on_move(cx, node, (token, &moves)),
+            Message::MoveRefused { token, epoch, abort } => {
+                self.on_move_refused(cx, (token, epoch), &abort);
+            }
             Message::Ask { epoch, txns } => self.on_ask(cx, node, (Epoch(epoch), &txns)),
             Message::Fates { epoch, fates } => self.on_fates(cx, node, (Epoch(epoch), &fates)),
             _ => cx.mark("mako.not_of_this_shard"),
@@ -386,7 +401,11 @@ impl Mako {
             | Message::Watermark { .. }
             | Message::Config { .. }
             | Message::Ask { .. }
-            | Message::Fates { .. } => unreachable!("handled before"),
+            | Message::Fates { .. }
+            | Message::Copy { .. }
+            | Message::Piece { .. }
+            | Message::Move { .. }
+            | Message::MoveRefused { .. } => unreachable!("handled before"),
         }
     }
 

@@ -48,6 +48,9 @@ pub struct Options {
     /// share (§6.1). 0 is one for each shard.
     #[serde(deserialize_with = "within::<0, 128, _, _>")]
     pub clock_groups: u16,
+    /// The maximum number of rows in a message that hands slots to another shard (§6.2).
+    #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
+    pub move_rows: usize,
     /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
@@ -109,6 +112,7 @@ impl Default for Options {
             speculation: true,
             ack_unit: AckUnit::Clock,
             clock_groups: 0,
+            move_rows: 4_096,
             checkpoint_bytes: 256 << 20,
             chunk_bytes: 256 << 10,
             behind_bytes: 64 << 20,
@@ -170,6 +174,7 @@ impl Options {
             speculation: true,
             ack_unit: AckUnit::Clock,
             clock_groups: [1, 2, 0, 0, 0, 0][rng.clone().usize(..6)],
+            move_rows: [1, 3, 4_096][usize::from(rng.clone().u8(..3))],
             checkpoint_bytes: [4_096, 30_000, 256 << 20][rng.usize(..3)],
             chunk_bytes: [5_000, 20_000, 1 << 20][rng.usize(..3)],
             behind_bytes: [4_096, 20_000, 64 << 20][rng.usize(..3)],
@@ -198,6 +203,7 @@ impl Options {
         let is_alone = topology.partitions.shards() == 1;
         let unused = [
             ("ack_unit = \"epoch\"", self.ack_unit == AckUnit::Epoch),
+            ("move_rows", self.move_rows != Self::default().move_rows),
             ("leaders = \"rotated\"", self.leaders == Leaders::Rotated),
             ("clock_groups", self.clock_groups > 0),
         ];

@@ -146,6 +146,8 @@ impl Mako {
         self.end_late_attempts(cx);
         self.gossip_again(cx);
         self.ask_for_fates(cx);
+        self.ask_for_copies_again(cx.now.at);
+        self.ask_to_move(cx);
         self.send_progress(cx);
         self.send_digests(cx);
         self.retry_transfer(cx);

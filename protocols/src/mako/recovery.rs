@@ -105,6 +105,7 @@ impl Mako {
         (0..found.gaps).for_each(|_| cx.mark("mako.record_after_gap"));
         state.log.finish_restore();
         if let Some(shards) = &mut state.shards {
+            shards.place();
             shards.replay.rebuild(&state.log, state.commit.published);
         }
         state.commit.committed = state.commit.committed.min(state.log.last());

@@ -30,6 +30,9 @@
 //! | termination | §5.2 | `termination.rs` | Ask, Fates | how transactions have ended that hang |
 //! | grouping | §6.1 | `grouping.rs` | | which shards the clocks in the log name |
 //! | cut | §5.2 | `cut.rs` | Config | which transactions of the epochs before are void |
+//! | placement | §6.2, B | `placement.rs` | Config | where slots are, and which move |
+//! | moves | §6.2, B | `moves.rs` | Move, MoveRefused, Agreement | that slots move, and that they have |
+//! | migration | §6.2, B | `migration.rs` | Copy, Piece, Config | that the rows are on their shard |
 //! | without speculation | §7.2 | `holding.rs` | Items | that the next step may be taken |
 //!
 //! # Numbers
@@ -52,8 +55,11 @@ mod cut;
 mod grouping;
 mod holding;
 pub(super) mod items;
+pub(super) mod migration;
+mod moves;
 mod participant;
 mod passage;
+pub(super) mod placement;
 mod queues;
 mod replay;
 mod routing;
@@ -65,8 +71,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId, TxnId};
-use pangea_core::key::Key;
-use pangea_core::partition::Partitions;
+use pangea_core::key::{Key, KeyRange};
+use pangea_core::mutate;
+use pangea_core::partition::{Partitions, SlotSet};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::{Group, Topology};
@@ -88,7 +95,11 @@ use coordinator::{Coordinated, Decision};
 pub(super) use grouping::decode_grouping;
 use holding::Held;
 use items::Named;
+use migration::Moving;
+use moves::Asked;
 use participant::Pending;
+use placement::CHANGES_MAX;
+pub use placement::Slots;
 use queues::Waiters;
 pub(super) use replay::Replay;
 
@@ -96,7 +107,12 @@ pub(super) use replay::Replay;
 pub(super) struct Shards {
     /// The shard of this node.
     pub own: ShardId,
+    /// The partitioning as long as no slot was moved.
+    pub initial: Arc<Partitions>,
+    /// The present one.
     pub partitions: Arc<Partitions>,
+    /// The slots that no transaction may access, because they move.
+    pub barred: SlotSet,
     /// The replicas of each shard.
     pub groups: Vec<Group>,
     pub clocks: Groups,
@@ -122,6 +138,7 @@ pub(super) struct Shards {
     pub acknowledged: SnapshotVersion,
     /// The last epoch for which this leader, which stays, has told that its log is closed.
     closed_at: Epoch,
+    asked: Asked,
     /// When the timer of this component expires.
     timer: Option<Timestamp>,
     counts: Counts,
@@ -148,6 +165,10 @@ struct Counts {
     /// Entries of the log that this leader has made with a clock, and the bytes of these.
     clocks: u64,
     clock_bytes: u64,
+    /// Rows that other shards have handed to this one.
+    rows_moved: u64,
+    /// Rows of other shards that were deleted here.
+    rows_swept: u64,
 }
 
 /// A node of another shard.
@@ -184,6 +205,9 @@ pub(super) struct Coordination {
     held: Held,
     /// Transactions that wait until it is known which versions of the epochs before are void.
     pub doubtful: Vec<Request>,
+    /// Transactions that wait for slots which move.
+    pub barred: Vec<Request>,
+    pub moving: Moving,
     /// Transactions that were refused, as long as their nodes may send them again. Also with one
     /// shard.
     pub refused: BTreeMap<TxnId, Abort>,
@@ -279,6 +303,9 @@ impl Shards {
             sent_to: BTreeMap::new(),
             acknowledged: SnapshotVersion::ZERO,
             closed_at: Epoch(0),
+            initial: partitions.clone(),
+            barred: SlotSet::default(),
+            asked: Asked::default(),
             timer: None,
             counts: Counts::default(),
             partitions,
@@ -298,6 +325,10 @@ impl Shards {
             ("across_void", counts.void),
             ("across_clocks", counts.clocks),
             ("across_clock_bytes", counts.clock_bytes),
+            ("rows_moved", counts.rows_moved),
+            ("rows_swept", counts.rows_swept),
+            ("slots", self.partitions.placement().slots_of(self.own).len() as u64),
+            ("slots_moving", self.barred.len() as u64),
         ];
         if let Role::Leading(leading) = role {
             let over = &leading.over;
@@ -336,6 +367,56 @@ impl Shards {
         let unsettled = over.clocks.keys().next();
         assert!(unsettled.is_none_or(|at| *at > published), "what is published is settled");
         assert!(over.doubtful.is_empty() || self.is_open(), "nothing is doubtful after the cut");
+    }
+
+    /// Notes where slots are, as the configuration says.
+    pub(super) fn place(&mut self) {
+        let Config { slots, begun, .. } = &self.config;
+        self.barred = slots.barred(*begun);
+        if slots.have_moved() {
+            // Also if all slots are where they were at first: there may be rows of other shards.
+            let placement = slots.placement(self.initial.placement());
+            self.partitions = Arc::new(self.initial.placed(placement));
+        }
+    }
+
+    /// The partitioning in the snapshot of a version; `None` if it is the first one.
+    ///
+    /// # Errors
+    /// If it is forgotten.
+    pub(super) fn partitions_at(
+        &self,
+        version: SnapshotVersion,
+    ) -> Result<Option<Arc<Partitions>>, String> {
+        let slots = &self.config.slots;
+        if !slots.have_moved() {
+            return Ok(None);
+        }
+        let placement = slots.placement_at(self.initial.placement(), version);
+        let placement = placement.ok_or_else(|| {
+            format!("slots were moved {CHANGES_MAX} times since the snapshot of {version}")
+        })?;
+        Ok(Some(Arc::new(self.initial.placed(placement))))
+    }
+
+    /// Whether a row is of a slot that moves.
+    fn bars(&self, table: TableId, key: &[u8]) -> bool {
+        if self.barred.is_empty() {
+            return false;
+        }
+        let is_barred =
+            self.partitions.slot_of(table, key).is_some_and(|it| self.barred.contains(it));
+        mutate!(MakoMovesAccessed: is_barred => false)
+    }
+
+    /// Whether a range may have rows of slots that move.
+    fn bars_range(&self, table: TableId, range: &KeyRange) -> bool {
+        if self.barred.is_empty() {
+            return false;
+        }
+        let is_barred =
+            self.partitions.slots_of(table, range).is_some_and(|it| it.meets(&self.barred));
+        mutate!(MakoMovesAccessed: is_barred => false)
     }
 
     /// The numbers of all shards.
@@ -400,6 +481,7 @@ impl Mako {
         }
         self.try_again(cx);
         self.run_waiters(cx);
+        self.advance_migration(cx);
         self.close_for_others(cx);
         self.close_batch(cx);
         self.gossip(cx, false);

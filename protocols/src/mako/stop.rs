@@ -76,6 +76,7 @@ impl Mako {
         let since = cx.now.at;
         let stop = Stop { since, is_over: false, checkpoints: 0, may_end: false };
         self.state.stop.get_or_insert(stop);
+        self.give_up_moves(cx);
         self.send_progress(cx);
     }
 

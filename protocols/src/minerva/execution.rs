@@ -17,7 +17,7 @@ use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, size, slots_stay, too_far_behind, too_many_in_flight,
 };
 use crate::request::unknown_procedure;
 
@@ -39,6 +39,7 @@ impl Minerva {
                     cx.reply(ticket, Outcome::Aborted(abort));
                 }
                 Request::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
+                Request::Move(_) => cx.reply(ticket, Outcome::Aborted(slots_stay())),
                 Request::Commit(program, _) if self.is_snapshot_read(&program) => {
                     reads.push((ticket, program));
                 }

@@ -41,7 +41,7 @@ use super::shards::ByShard;
 use super::stamp::{Issuer, Role, Stamp};
 use super::state::State;
 use super::transactions::{self, Stamped};
-use crate::inputs::{not_rejoined, refuses_clients, stopping, too_many_in_flight};
+use crate::inputs::{not_rejoined, refuses_clients, slots_stay, stopping, too_many_in_flight};
 use crate::request::{Request, check_program};
 
 /// The transactions of this replica's clients.
@@ -124,6 +124,9 @@ impl Tiga {
         for Submission { ticket, request } in submissions {
             match request {
                 ClientRequest::Fresh => self.await_fresh(cx, ticket),
+                ClientRequest::Move(_) => {
+                    cx.reply(ticket, Outcome::Aborted(slots_stay()));
+                }
                 // Serializable is never less than what was asked for.
                 ClientRequest::Commit(program, _) => self.accept(cx, ticket, program),
             }

@@ -237,10 +237,15 @@ impl<P: Protocol> World<P> {
         self.submit_request(op, Request::Commit(program, self.history[op].level));
     }
 
+    /// A ticket that no request has.
+    pub(super) fn next_ticket(&mut self) -> Ticket {
+        self.clients.tickets += 1;
+        Ticket(self.clients.tickets)
+    }
+
     fn submit_request(&mut self, op: OpId, request: Request) {
         let id = self.history[op].node;
-        self.clients.tickets += 1;
-        let ticket = Ticket(self.clients.tickets);
+        let ticket = self.next_ticket();
         let running = self.nodes[id.index()].running.as_mut();
         running.expect("the caller has checked that the node runs").waiting.insert(ticket, op);
         if matches!(self.history[op].how, CallKind::Ordered | CallKind::Strict) {
@@ -389,6 +394,9 @@ impl<P: Protocol> World<P> {
 
     /// Handles a node's answer to a commit.
     pub(super) fn answer(&mut self, id: NodeId, ticket: Ticket, outcome: Outcome) {
+        if self.answer_move((id, ticket), &outcome) {
+            return;
+        }
         let Some(op) = self.take_waiting(id, ticket) else { return };
         if self.history[op].how == CallKind::Strict {
             self.violate(

@@ -25,6 +25,7 @@ mod lineages;
 mod links;
 mod losses;
 mod master_terms;
+mod moves;
 mod network;
 mod node;
 mod pool;
@@ -103,6 +104,8 @@ enum Event<P: Protocol> {
     Break(usize),
     /// A connection is lost.
     Lose { a: NodeId, b: NodeId },
+    /// Slots are to be moved, as the settings say under this number.
+    Move(usize),
     /// A fault ends.
     FaultEnd(FaultEnd),
     /// The operator who upgrades the nodes looks after them.
@@ -144,6 +147,7 @@ pub struct World<P: Protocol> {
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     /// What replicas agree on besides rows: see [`Protocol::agreed`].
     agreed: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
+    moves: moves::Moves,
     watch: watch::Watch,
     master_terms: MasterTerms,
     lineages: Lineages,
@@ -199,6 +203,7 @@ impl<P: Protocol> World<P> {
             digests: BTreeMap::new(),
             agreed: BTreeMap::new(),
             watch: watch::Watch::default(),
+            moves: moves::Moves::default(),
             lineages: Lineages::new(topology.all_ids().count()),
             master_terms: MasterTerms::new(topology.all_ids().count(), settings.shards > 1),
             recorded: None,
@@ -256,6 +261,7 @@ impl<P: Protocol> World<P> {
             Event::Client(event) => self.on_client(event),
             Event::Break(rule) => self.on_break(rule),
             Event::Lose { a, b } => self.lose(a, b),
+            Event::Move(index) => self.on_move(index),
             Event::FaultEnd(end) => self.on_fault_end(end),
             Event::Operator => self.on_operator(),
             Event::Watch => self.on_watch(),
@@ -269,7 +275,11 @@ impl<P: Protocol> World<P> {
         let snapshots: Vec<_> =
             stores.iter().map(|store| workload::Snapshot::new(store, at)).collect();
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
-        let rows = workload::Divided::new(&self.topology.partitions, each.collect());
+        let partitions = match self.partitions_at(at) {
+            Ok(partitions) => partitions,
+            Err(why) => return Some(Violation::new("moves", "forgotten placement", why)),
+        };
+        let rows = workload::Divided::new(&partitions, each.collect());
         let real_time = self.settings.real_time;
         let kept = self.surviving_history();
         let checked = check::history(&self.workload, &kept, &rows, real_time);
@@ -281,7 +291,12 @@ impl<P: Protocol> World<P> {
             let story = format!("{lost} answers are from versions that were rolled back");
             Violation::new("lost answers", "lost answers", story)
         });
-        sound.err().or(lost).or(checked.violation).or_else(|| self.check_marks())
+        sound
+            .err()
+            .or_else(|| self.check_strays(&partitions))
+            .or(lost)
+            .or(checked.violation)
+            .or_else(|| self.check_marks())
     }
 
     /// Checks the final rows by themselves and against the acknowledged commits.

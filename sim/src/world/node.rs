@@ -292,6 +292,7 @@ impl<P: Protocol> World<P> {
         for (_, op) in running.waiting {
             self.lose_operation(op);
         }
+        self.lose_moves(id);
         for peer in self.topology.clone().neighbors_of(id) {
             self.lose(id, peer);
             self.network.notice_loss(id, peer);

@@ -38,7 +38,7 @@ pub(super) struct Watch {
     looks: u64,
     has_started_load: bool,
     /// The version that contains all loads.
-    loaded: SnapshotVersion,
+    pub(super) loaded: SnapshotVersion,
     stop_at: Timestamp,
     /// The number of open operations after clients have stopped, and since when.
     open: (usize, Timestamp),
@@ -49,6 +49,7 @@ pub(super) struct Watch {
 impl<P: Protocol> World<P> {
     pub(super) fn on_watch(&mut self) {
         self.watch.looks += 1;
+        self.watch_moves();
         if self.watch.looks.is_multiple_of(HELD_EVERY) {
             self.watch_held();
         }
@@ -95,6 +96,7 @@ impl<P: Protocol> World<P> {
             self.watch.stop_at = heal_at + Span::from_us(self.settings.duration.us / 4);
             self.trace.event(self.now, Outside, "loaded", [loaded.0, 0], String::new);
             self.plan_faults(heal_at);
+            self.plan_moves();
             self.start_clients();
         } else if self.now >= LOAD_AT + LOAD_MAX {
             self.violate("liveness", format!("not loaded within {LOAD_MAX}"));
@@ -125,7 +127,7 @@ impl<P: Protocol> World<P> {
         let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target)
             && !self.nodes.iter().any(|node| node.is_replaced)
             && !self.is_upgrading();
-        if has_caught_up && self.are_replicas_equal() {
+        if has_caught_up && self.are_replicas_equal() && self.are_slots_at_rest() {
             let nodes = self.topology.clone();
             nodes.node_ids().for_each(|id| self.compare_agreed(id));
             self.phase = Phase::Done;

@@ -7,6 +7,8 @@ mod kinds;
 mod mako_divided;
 #[path = "../simulation/mako_drawn.rs"]
 mod mako_drawn;
+#[path = "../simulation/mako_moving.rs"]
+mod mako_moving;
 mod planted;
 mod shrink;
 #[path = "../simulation/tiga_drawn.rs"]

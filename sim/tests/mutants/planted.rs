@@ -124,6 +124,8 @@ enum Profile {
     Successive,
     /// The same as [`Profile::Deposed`], with shards that share entries of clocks. For Mako.
     Grouped,
+    /// Slots move between shards; nodes fail meanwhile in every other run. For Mako.
+    Moved,
 }
 
 impl Profile {

@@ -16,6 +16,8 @@ mod mako_ablations;
 mod mako_divided;
 mod mako_drawn;
 mod mako_learners;
+mod mako_moves;
+mod mako_moving;
 mod mako_passage;
 mod mako_runs;
 mod mako_shards;

@@ -61,7 +61,7 @@ fn scout_all(
             Reconnaissance::Wants(wants) => {
                 assert!(!wants.contains_key(&here), "local rows are not requested");
                 for (shard, wanted) in wants {
-                    let found = wanted.look_up_to(most, &shards[usize::from(shard.0)], AT);
+                    let found = wanted.look_up_to(most, (&shards[usize::from(shard.0)], AT), None);
                     survives(&wanted, &found);
                     known.learn(shard, &wanted, found);
                 }
@@ -132,7 +132,7 @@ fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
     let wanted = LookupKeys { points, ranges: vec![scan.clone(), scan] };
     // A row has ten bytes.
     let look = |most| {
-        let found = wanted.look_up_to(most, &store, AT);
+        let found = wanted.look_up_to(most, (&store, AT), None);
         survives(&wanted, &found);
         (found.rows.len(), found.points, found.covered.len())
     };
@@ -143,7 +143,7 @@ fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
     assert_eq!(look(1_000), (7, 4, 2), "two rows of each range");
 
     let mut known = KnownRows::default();
-    known.learn(ShardId(0), &wanted, wanted.look_up_to(20, &store, AT));
+    known.learn(ShardId(0), &wanted, wanted.look_up_to(20, (&store, AT), None));
     assert_eq!((known.points.len(), known.rows.len(), known.bytes), (2, 2, 2 * (9 + 10)));
     // A malformed answer claims to cover more rows than were requested.
     let found = LookupRows { points: usize::MAX, ..LookupRows::default() };

@@ -25,9 +25,17 @@ fn partitions(kind: u8) -> Partitions {
     partitions.with(TableId(0), first).with(TableId(1), second)
 }
 
-fn divided(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Store> {
+/// The stores of the shards. Rows of slots that were moved are still where they were before, too.
+fn divided(
+    rows: &BTreeMap<Row, Option<u8>>,
+    before: &Partitions,
+    partitions: &Partitions,
+) -> Vec<Store> {
     let of_shard = |shard: u16| {
-        let holds = |(table, k): Row| partitions.holds(ShardId(shard), TableId(table), &[k]);
+        let holds = |(table, k): Row| {
+            let of = |of: &Partitions| of.holds(ShardId(shard), TableId(table), &[k]);
+            of(before) || of(partitions)
+        };
         store(&rows.iter().filter(|(row, _)| holds(**row)).map(|(r, v)| (*r, *v)).collect())
     };
     (0..3).map(of_shard).collect()
@@ -47,7 +55,8 @@ fn run_all(
             Spread::Ran { result, reads, writes } => return (result, reads, writes),
             Spread::Wants(wants) => {
                 for (shard, keys) in wants {
-                    let found = FoundRows::look(&keys, &shards[usize::from(shard.0)]);
+                    let found =
+                        FoundRows::look(&keys, &shards[usize::from(shard.0)], (place.0, shard));
                     let mut bytes = Vec::new();
                     found.encode(&mut bytes);
                     let again = FoundRows::decode(&mut Reader::new(&bytes));
@@ -76,9 +85,14 @@ proptest! {
         ops in ops(),
         kind in 0_u8..4,
         here in 0_u16..3,
+        moves in prop::collection::vec((0_u32..2, 0_u8..10, 0_u16..3), 0..4),
     ) {
-        let (partitions, program) = (partitions(kind), program(&ops));
-        let shards = divided(&rows, &partitions);
+        let (before, program) = (partitions(kind), program(&ops));
+        let moves = moves.into_iter().filter_map(|(table, key, shard)| {
+            Some((before.slot_of(TableId(table), &[key])?, ShardId(shard)))
+        });
+        let partitions = before.placed(before.placement().with(moves));
+        let shards = divided(&rows, &before, &partitions);
         let (result, reads, writes) = run_all(&program, (&partitions, ShardId(here)), &shards);
         let whole = store(&rows);
         let expected =
@@ -88,7 +102,7 @@ proptest! {
         prop_assert_eq!(in_order(reads.clone()), in_order(expected.reads));
         let parts = divide(&partitions, ShardId(here), &reads, &writes);
         for (shard, part) in &parts {
-            prop_assert_eq!(is_stale(&part.reads, &shards[usize::from(shard.0)]), None);
+            prop_assert_eq!(is_stale(&part.reads, &shards[usize::from(shard.0)], (&partitions, *shard)), None);
         }
         // A row that was read changes, on its shard.
         for read in &reads.points {
@@ -99,10 +113,11 @@ proptest! {
             ) };
             let store = &shards[usize::from(shard.0)];
             store.apply(read.table, read.key.clone(), changed);
-            let change = is_stale(&parts[&shard].reads, store);
+            let change = is_stale(&parts[&shard].reads, store, (&partitions, shard));
             prop_assert!(change.is_some(), "{:?}", read);
             let mut newest = SnapshotVersion::ZERO;
-            touched(&parts[&shard].reads, store, &mut |version| newest = newest.max(version));
+            let place = (&partitions, shard);
+            touched(&parts[&shard].reads, store, place, &mut |version| newest = newest.max(version));
             prop_assert_eq!(newest, SnapshotVersion(9));
         }
     }

@@ -30,6 +30,7 @@ use super::super::state::{Role, State};
 use super::super::suspicion::View;
 use super::super::versions::{EPOCH_MAX, Epoch, start_of};
 use super::Shards;
+use super::placement::Slots;
 use crate::replica::kind;
 use crate::streams::number;
 
@@ -46,6 +47,8 @@ pub(in super::super) struct Config {
     pub begun: Epoch,
     /// The cut with which it has begun: up to which version the log of each shard was closed.
     pub finals: Vec<SnapshotVersion>,
+    /// Which slots have moved, and which are to move.
+    pub slots: Slots,
     /// The shards whose logs are closed for the last epoch. Known to managers.
     closed: BTreeMap<ShardId, SnapshotVersion>,
 }
@@ -60,6 +63,7 @@ impl Config {
         out.put_varint(self.begun.0);
         out.put_varint(self.finals.len() as u64);
         self.finals.iter().for_each(|version| out.put_varint(version.0));
+        self.slots.encode(out);
     }
 
     /// Decodes a configuration.
@@ -80,7 +84,8 @@ impl Config {
         let begun = epoch(from)?;
         let finals = (0..from.count(WHAT)?).map(|_| Ok(SnapshotVersion(number(from, WHAT)?)));
         let finals = finals.collect::<Result<_, DecodeError>>()?;
-        Ok(Self { number: number_, leaders, since, begun, finals, closed: BTreeMap::new() })
+        let (slots, closed) = (Slots::decode(from)?, BTreeMap::new());
+        Ok(Self { number: number_, leaders, since, begun, finals, slots, closed })
     }
 
     /// Whether another node knows other leaders of the same epoch.
@@ -96,6 +101,7 @@ impl Config {
             (self.number, self.closed) = (other.number, BTreeMap::new());
             self.leaders.clone_from(&other.leaders);
             self.since.clone_from(&other.since);
+            self.slots.clone_from(&other.slots);
             is_news = true;
         }
         if other.begun > self.begun {
@@ -116,6 +122,8 @@ pub(in super::super) struct Announced {
     pub begun: Epoch,
     /// Up to which version its shard's log is closed for the last epoch, once a majority has that.
     pub closed: Option<SnapshotVersion>,
+    /// The last epoch whose migration has all its rows in its log.
+    pub moved: Epoch,
 }
 
 impl Shards {
@@ -127,6 +135,11 @@ impl Shards {
     /// Up to which version a leader has closed its shard's log for the last epoch.
     fn closed_by(&self, node: NodeId) -> Option<SnapshotVersion> {
         self.told.get(&node).filter(|_| self.is_of_epoch(node))?.closed
+    }
+
+    /// The last epoch whose migration has all its rows in a leader's log, as it has told.
+    pub(super) fn moved_by(&self, node: NodeId) -> Epoch {
+        self.told.get(&node).map_or(Epoch(0), |told| told.moved)
     }
 
     /// Whether the configuration is one of this cluster.
@@ -144,6 +157,7 @@ impl Shards {
         (is_first || are_leaders)
             && config.begun <= config.number
             && (config.finals.is_empty() || config.finals.len() == shards)
+            && config.slots.is_sound(shards as u16, config.number.0)
     }
 
     /// The leader of this shard, and the epoch since which it leads.
@@ -182,7 +196,7 @@ impl State {
     }
 
     /// Whether this node manages the configuration.
-    fn manages(&self) -> bool {
+    pub(super) fn manages(&self) -> bool {
         self.own_manager().is_some()
     }
 
@@ -290,13 +304,13 @@ impl Mako {
                 };
                 let before = config.since.iter().map(Some).chain(std::iter::repeat(None));
                 let since = views.iter().zip(&leaders).zip(before).map(since).collect();
-                let finals = config.finals;
-                self.propose(Decided::Leaders { number, leaders, since, begun, finals });
+                let Config { finals, slots, .. } = config;
+                self.propose(Decided::Leaders { number, leaders, since, begun, finals, slots });
             }
             return;
         }
         if config.begun == config.number {
-            return;
+            return self.manage_moves(cx);
         }
         for (shard, view) in (0..).map(ShardId).zip(views) {
             let Some(leader) = view.leader.filter(|_| !config.closed.contains_key(&shard)) else {
@@ -319,10 +333,10 @@ impl Mako {
     pub(in super::super) fn take_divided(&mut self, cx: &mut Cx<'_, Self>, decision: Decided) {
         let Some(shards) = &mut self.state.shards else { return };
         match decision {
-            Decided::Leaders { number, leaders, since, begun, finals } => {
+            Decided::Leaders { number, leaders, since, begun, finals, slots } => {
                 let (number, begun) = (Epoch(number), Epoch(begun));
                 let (since, closed) = (since.into_iter().map(Epoch).collect(), BTreeMap::new());
-                let config = Config { number, leaders, since, begun, finals, closed };
+                let config = Config { number, leaders, since, begun, finals, slots, closed };
                 self.learn(cx, &config);
             }
             Decided::ShardClosed { number, shard, closed } => {
@@ -354,6 +368,7 @@ impl Mako {
         if !shards.config.learn(config) {
             return;
         }
+        shards.place();
         let is_new = shards.config.number > number;
         let has_begun = shards.config.begun > begun;
         if is_new {
@@ -377,8 +392,10 @@ impl Mako {
         if is_new {
             self.enter_epoch(cx);
         }
+        self.note_placement();
         self.send_config(cx);
         self.ask_for_fates(cx);
+        self.answer_moves(cx);
     }
 
     /// The message about the configuration.
@@ -388,7 +405,8 @@ impl Mako {
         shards.config.encode(&mut config);
         let closed = self.state.final_version();
         let closed = SnapshotVersion(closed.map_or(0, |closed| closed.0 + 1));
-        Some(Message::Config { config: config.into(), closed })
+        let moved = self.state.moved().0;
+        Some(Message::Config { config: config.into(), closed, moved })
     }
 
     /// Tells the nodes that this one reports to.
@@ -424,7 +442,7 @@ impl Mako {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        (config, closed): (&Bytes, SnapshotVersion),
+        (config, closed, moved): (&Bytes, SnapshotVersion, Epoch),
     ) {
         let Ok(config) = Config::decode(&mut Reader::new(config)) else {
             return cx.mark("mako.malformed_epoch");
@@ -437,7 +455,7 @@ impl Mako {
             return cx.mark("mako.two_leaders");
         }
         let closed = closed.0.checked_sub(1).map(SnapshotVersion);
-        let told = Announced { number: config.number, begun: config.begun, closed };
+        let told = Announced { number: config.number, begun: config.begun, closed, moved };
         let is_news = shards.told.insert(from, told) != Some(told);
         self.learn(cx, &config);
         if is_news && closed.is_some() {

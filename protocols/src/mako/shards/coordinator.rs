@@ -40,9 +40,9 @@ use super::super::Mako;
 use super::super::clocks::Clock;
 use super::super::log::RunResult;
 use super::super::state::{Role, State};
-use super::Coordination;
 use super::items::{Attempt, Item};
 use super::participant::Refusal;
+use super::{Coordination, Shards};
 use crate::request::Request;
 use others_first::Preparing;
 
@@ -201,6 +201,15 @@ impl Coordination {
     }
 }
 
+impl Shards {
+    /// Whether a part of a transaction accesses a slot that moves.
+    pub(super) fn bars_part(&self, Part { reads, writes }: &Part) -> bool {
+        reads.points.iter().any(|read| self.bars(read.table, &read.key))
+            || reads.ranges.iter().any(|read| self.bars_range(read.table, &read.range))
+            || writes.iter().any(|write| self.bars(write.table, &write.key))
+    }
+}
+
 impl State {
     pub(super) fn own_shard(&self) -> ShardId {
         self.shards.as_ref().map_or(ShardId(0), |shards| shards.own)
@@ -321,6 +330,10 @@ impl Mako {
     ) {
         let own = self.state.own_shard();
         let shards = self.shards();
+        if parts.values().any(|part| shards.bars_part(part)) {
+            // Nobody may access a slot that moves.
+            return self.on_doubt(cx, attempt);
+        }
         let is_missing = |shard: &ShardId| *shard != own && shards.taking(*shard).is_none();
         if parts.keys().any(is_missing) {
             // It would hold its locks until that shard has a leader.

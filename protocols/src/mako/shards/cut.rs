@@ -131,6 +131,7 @@ impl Mako {
         if let Some(over) = self.coordination() {
             over.counter = start_of(number).max(end);
         }
+        self.note_placement();
         self.log_cut(cx);
     }
 

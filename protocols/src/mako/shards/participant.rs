@@ -196,7 +196,8 @@ impl State {
         };
         let (doubtful, mut is_doubtful) = (self.doubtful_before(), false);
         let (own, watermark) = (shards.clocks.slot_of(shards.own), shards.own_watermark());
-        touched(reads, cx.store, &mut |version| {
+        let place = (&*shards.partitions, shards.own);
+        touched(reads, cx.store, place, &mut |version| {
             newest = newest.max(version);
             if version > watermark {
                 clock.raise(own, version);
@@ -220,7 +221,8 @@ impl Mako {
         attempt: Attempt,
         keys: &LookupKeys,
     ) {
-        let rows = FoundRows::look(keys, cx.store);
+        let shards = self.shards();
+        let rows = FoundRows::look(keys, cx.store, (&shards.partitions, shards.own));
         let Some(over) = self.coordination() else { return };
         let counter = over.counter;
         self.post(from, attempt, Item::Found { rows, counter });
@@ -271,7 +273,8 @@ impl Mako {
         let (attempt, since) = (number, cx.now.at);
         let draw = SnapshotVersion::ZERO;
         let mut pending = Pending { attempt, coordinator, draw, writes, shared, since };
-        let stale = is_stale(reads, cx.store);
+        let shards = self.shards();
+        let stale = is_stale(reads, cx.store, (&shards.partitions, shards.own));
         self.shards().counts.reads_stale += u64::from(stale.is_some());
         let clock = match stale {
             Some(change) => Err(Refusal::Stale(change)),
@@ -320,7 +323,9 @@ impl Mako {
         reads: &ReadSet,
     ) -> Result<Clock, Refusal> {
         let locked = self.state.locked_by_another(txn, reads);
-        if let Some(change) = locked.or_else(|| is_stale(reads, cx.store)) {
+        let shards = self.shards();
+        let place = (&*shards.partitions, shards.own);
+        if let Some(change) = locked.or_else(|| is_stale(reads, cx.store, place)) {
             self.shards().counts.reads_stale += 1;
             return Err(change.into());
         }

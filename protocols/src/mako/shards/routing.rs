@@ -43,6 +43,14 @@ impl Shards {
         Some(concerned(&self.partitions, &declared, self.own))
     }
 
+    /// Whether a program declares rows of slots that move.
+    pub(super) fn bars_program(&self, registry: &Registry, program: &Program) -> bool {
+        declared(registry, program).is_some_and(|Footprint { points, ranges }| {
+            points.iter().any(|lock| self.bars(lock.table, &lock.key))
+                || ranges.iter().any(|lock| self.bars_range(lock.table, &lock.range))
+        })
+    }
+
     /// The shard that coordinates a program.
     pub(in super::super) fn home_of(&self, registry: &Registry, program: &Program) -> ShardId {
         let Some(Footprint { points, ranges }) = declared(registry, program) else {

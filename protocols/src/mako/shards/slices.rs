@@ -6,6 +6,7 @@
 //!          |->  reads a row that depends on others    second slice, entry n + 1 with their clock
 //!          |->  reads a row that may be void          waits until the epoch has begun
 //!          |->  touches a locked row                  parked until it is unlocked
+//!          |->  touches a slot that moves             waits until that has ended
 //!          `->  touches a row of another shard        coordinated
 //! ```
 //!
@@ -21,7 +22,7 @@ use pangea_core::exec::ordered::{Guard, Job, ResultDetail, execute_guarded};
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::mutate;
-use pangea_core::partition::{Partitions, ShardSet};
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::txn::Write;
@@ -34,6 +35,7 @@ use super::super::locks::LockTable;
 use super::super::log::{Entry, Executed, Logged};
 use super::super::options::AckUnit;
 use super::super::state::{Role, State};
+use super::Shards;
 use crate::request::Request;
 
 /// Why a transaction is put off.
@@ -47,11 +49,13 @@ enum Reason {
     Dependent,
     /// A row may be void.
     Doubtful,
+    /// A row is of a slot that moves to another shard.
+    Barred,
 }
 
 /// The rows that the transactions of a slice may access.
 struct SliceGuard<'a> {
-    partitions: &'a Partitions,
+    shards: &'a Shards,
     here: ShardId,
     locks: &'a LockTable,
     /// The clocks of versions that depend on other shards.
@@ -86,14 +90,24 @@ impl SliceGuard<'_> {
 
 impl Guard for SliceGuard<'_> {
     fn may_read(&self, place: usize, table: TableId, key: &[u8]) -> bool {
-        if !self.partitions.holds(self.here, table, key) {
+        if self.shards.bars(table, key) {
+            return self.put_off(place, Reason::Barred);
+        }
+        let is_here = self.shards.partitions.holds(self.here, table, key);
+        let is_here = mutate!(MakoMovesOldOwnerServes: is_here => {
+            is_here || self.shards.initial.holds(self.here, table, key)
+        });
+        if !is_here {
             return self.put_off(place, Reason::Elsewhere);
         }
         self.is_free(place, table, key)
     }
 
     fn may_read_range(&self, place: usize, table: TableId, range: &KeyRange) -> bool {
-        let shards = self.partitions.shards_of(table, range);
+        if self.shards.bars_range(table, range) {
+            return self.put_off(place, Reason::Barred);
+        }
+        let shards = self.shards.partitions.shards_of(table, range);
         if shards.is_some_and(|shards| !shards.without(ShardSet::one(self.here)).is_empty()) {
             return self.put_off(place, Reason::Elsewhere);
         }
@@ -104,7 +118,14 @@ impl Guard for SliceGuard<'_> {
     }
 
     fn may_write(&self, place: usize, table: TableId, key: &[u8]) -> bool {
-        if self.partitions.shard_of(table, key) != Some(self.here) {
+        if self.shards.bars(table, key) {
+            return self.put_off(place, Reason::Barred);
+        }
+        let is_here = self.shards.partitions.shard_of(table, key) == Some(self.here);
+        let is_here = mutate!(MakoMovesOldOwnerServes: is_here => {
+            is_here || self.shards.initial.shard_of(table, key) == Some(self.here)
+        });
+        if !is_here {
             return self.put_off(place, Reason::Elsewhere);
         }
         // A locked row may be written without a look at it.
@@ -145,6 +166,7 @@ impl Mako {
         cx: &mut Cx<'_, Self>,
         requests: Vec<Request>,
     ) {
+        let requests = self.park_barred(cx, requests);
         let (spread, local): (Vec<Request>, Vec<Request>) =
             requests.into_iter().partition(|request| self.state.is_spread(request));
         let (dependent, mut elsewhere) = self.run_local(cx, local, false);
@@ -155,6 +177,20 @@ impl Mako {
         for request in spread.into_iter().chain(elsewhere) {
             self.coordinate(cx, request);
         }
+    }
+
+    /// Lets transactions wait that declare rows of slots which move, and returns the others.
+    fn park_barred(&mut self, cx: &mut Cx<'_, Self>, requests: Vec<Request>) -> Vec<Request> {
+        let State { role, registry, shards, .. } = &mut self.state;
+        let (Role::Leading(leading), Some(shards)) = (role, shards) else { return requests };
+        if shards.barred.is_empty() {
+            return requests;
+        }
+        let (barred, others): (Vec<Request>, Vec<Request>) =
+            requests.into_iter().partition(|it| shards.bars_program(registry, &it.program));
+        barred.iter().for_each(|_| cx.mark("mako.barred"));
+        leading.over.barred.extend(barred);
+        others
     }
 
     /// Runs a slice. Returns those that depend on other shards, and those that access rows there.
@@ -175,7 +211,7 @@ impl Mako {
         let over = &leading.over;
         let version = over.counter.next();
         let guard = SliceGuard {
-            partitions: &shards.partitions,
+            shards: &**shards,
             here: shards.own,
             locks: &over.locks,
             clocks: &over.clocks,
@@ -208,6 +244,10 @@ impl Mako {
                 Reason::Doubtful => {
                     cx.mark("mako.doubtful");
                     leading.over.doubtful.push(request);
+                }
+                Reason::Barred => {
+                    cx.mark("mako.barred");
+                    leading.over.barred.push(request);
                 }
                 Reason::Dependent => dependent.push(request),
                 Reason::Elsewhere => elsewhere.push(request),

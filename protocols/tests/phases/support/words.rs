@@ -296,6 +296,7 @@ pub fn submitted(request: &protocol::Request) -> String {
     match request {
         protocol::Request::Commit(what, _) => format!("calls {}", program(what)),
         protocol::Request::Fresh => "asks for a fresh version".to_owned(),
+        protocol::Request::Move(moves) => format!("asks to move {} slots", moves.len()),
     }
 }
 

@@ -162,6 +162,12 @@ pub const OF_MAKO_SHARDS: &[Bug] = &[
     Bug::MakoFateOfOpenLog,
     Bug::MakoDoubtfulRead,
     Bug::MakoGroupOfFirstMember,
+    Bug::MakoMovesAccessed,
+    Bug::MakoMovesOriginalsDroppedEarly,
+    Bug::MakoMovesToldBeforeLog,
+    Bug::MakoMovesEpochForgets,
+    Bug::MakoMovesOldOwnerServes,
+    Bug::MakoMovesNewOwnerOfOld,
 ];
 
 /// Bugs that need too many events in one order for the simulator, and those of Tiga, which no node

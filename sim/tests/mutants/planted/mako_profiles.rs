@@ -6,7 +6,7 @@ use pangea_sim::{Report, Settings, run};
 use pangea_protocols::mako::Mako;
 
 use super::Profile;
-use crate::{mako_divided, mako_drawn};
+use crate::{mako_divided, mako_drawn, mako_moving};
 
 impl Profile {
     /// The profiles that are tried first for a bug in Mako.
@@ -40,6 +40,12 @@ impl Profile {
             | Bug::MakoDoubtfulRead => &[Self::Deposed],
             Bug::MakoGroupOfFirstMember => &[Self::Grouped],
             Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
+            Bug::MakoMovesAccessed
+            | Bug::MakoMovesOriginalsDroppedEarly
+            | Bug::MakoMovesToldBeforeLog
+            | Bug::MakoMovesEpochForgets
+            | Bug::MakoMovesOldOwnerServes
+            | Bug::MakoMovesNewOwnerOfOld => &[Self::Moved],
             _ => &[Self::Calm],
         }
     }
@@ -52,6 +58,8 @@ impl Profile {
             Self::Successive => mako_divided::several(seed),
             Self::Flaps => mako_divided::flapping(seed),
             Self::Grouped => mako_divided::grouped(seed),
+            Self::Moved if seed.is_multiple_of(2) => mako_moving::calm(seed),
+            Self::Moved => mako_moving::faulty(seed),
             _ => mako_divided::drawn(seed),
         };
         run::<Mako>(&Settings { planted, ..settings }, &options).unwrap()

@@ -227,6 +227,7 @@ impl ToyProtocol {
                 }
                 self.hand_over(cx, txn, program);
             }
+            Request::Move(_) => unreachable!("no run of the toy moves slots"),
             Request::Fresh if self.has(Bug::StaleFresh) => {
                 cx.fresh(ticket, cx.store.published());
             }

@@ -70,7 +70,12 @@ impl Mako {
         attempt: Attempt,
         mut parts: BTreeMap<ShardId, Part>,
     ) {
-        let own = self.shards().own;
+        let shards = self.shards();
+        let own = shards.own;
+        if parts.values().any(|part| shards.bars_part(part)) {
+            // Nobody may access a slot that moves.
+            return self.on_doubt(cx, attempt);
+        }
         if let Some(mut part) = parts.remove(&own) {
             let reads = take_points(&mut part);
             let shared = Shared::of(&reads, &part.writes);

@@ -100,6 +100,10 @@ impl Transcribed for Mako {
                 format!("Watermark, epoch {epoch}, {}", name_of(*version))
             }
             Message::Config { closed, .. } => format!("Config, closed up to {}", name_of(*closed)),
+            Message::Copy { epoch, .. } => format!("Copy, epoch {epoch}"),
+            Message::Piece { epoch, .. } => format!("Piece, epoch {epoch}"),
+            Message::Move { .. } => "Move".to_owned(),
+            Message::MoveRefused { .. } => "MoveRefused".to_owned(),
             Message::Ask { epoch, .. } => format!("Ask, epoch {epoch}"),
             Message::Fates { epoch, .. } => format!("Fates, epoch {epoch}"),
         }
