@@ -45,6 +45,7 @@ mod lateness;
 mod mako_groups;
 mod mako_input;
 mod mako_links;
+mod mako_moves;
 mod nonsense;
 mod old_disks;
 mod passing;

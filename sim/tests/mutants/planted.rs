@@ -482,13 +482,10 @@ fn hunt(bug: Bug, known: Option<u64>) -> Option<Catch> {
         let planted = Settings { planted: Some(bug), ..settings.clone() };
         let mode = mode_of(bug);
         let report = under.run(profile, (&planted, &options), mode);
-        let checker = match &report.violation {
-            Some(violation) if violation.checker == violation.anomaly => {
-                Some(violation.checker.to_owned())
-            }
-            Some(violation) => Some(format!("{}: {}", violation.checker, violation.anomaly)),
-            None => None,
-        };
+        let checker = report.violation.as_ref().map(|it| match it.checker == it.anomaly {
+            true => it.checker.to_owned(),
+            false => format!("{}: {}", it.checker, it.anomaly),
+        });
         if let Some(checker) = checker {
             let story = report.violation.map(|violation| violation.story).unwrap_or_default();
             let story = story.lines().next().unwrap_or_default();
