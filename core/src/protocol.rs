@@ -201,8 +201,8 @@ pub trait Protocol: Sized + Send + 'static {
         None
     }
 
-    /// The partitioning of tables in the snapshot of a version, if slots were moved to other shards;
-    /// `None` if it is that of the topology.
+    /// The partitioning of tables in the snapshot of a version, if slots were moved to other
+    /// shards; `None` if it is that of the topology.
     ///
     /// # Errors
     /// If that is forgotten, because slots were moved many times since.

@@ -22,7 +22,7 @@ use crate::settings::SlotMove;
 /// The number of looks of the watch between two snapshots.
 const SNAPSHOT_EVERY: u64 = 3;
 /// The number of pins that are held of each shard.
-const PINS_MAX: usize = 12;
+const PINS_MAX: usize = 25;
 /// The time after which a request is made again that found no node.
 const REST: Span = Span::from_ms(50);
 
@@ -169,15 +169,24 @@ impl<P: Protocol> World<P> {
         }
     }
 
+    /// Reads the last version that all shards have, and the first that all can still read.
     fn read_over_shards(&mut self) {
         let pins = &self.moves.pins;
-        let newest = |pins: &VecDeque<(_, Pin)>| Some(pins.back()?.1.version());
-        let versions: Option<Vec<_>> = pins.values().map(newest).collect();
-        let Some(at) = versions.and_then(|all| all.into_iter().min()) else { return };
-        let Some(stores) = pins.values().map(|pins| store_at(pins, at)).collect::<Option<Vec<_>>>()
-        else {
-            return;
-        };
+        let end = |pins: &VecDeque<(_, Pin)>| Some(pins.back()?.1.version());
+        let start = |pins: &VecDeque<(_, Pin)>| Some(pins.front()?.1.version());
+        let last: Option<Vec<_>> = pins.values().map(end).collect();
+        let first: Option<Vec<_>> = pins.values().map(start).collect();
+        let last = last.and_then(|all| all.into_iter().min());
+        let first = first.and_then(|all| all.into_iter().max());
+        for at in last.into_iter().chain(first) {
+            self.read_at(at);
+        }
+    }
+
+    fn read_at(&mut self, at: SnapshotVersion) {
+        let pins = &self.moves.pins;
+        let stores = pins.values().map(|pins| store_at(pins, at));
+        let Some(stores) = stores.collect::<Option<Vec<_>>>() else { return };
         if at < self.watch.loaded || stores.iter().any(|store| store.published() < at) {
             return;
         }

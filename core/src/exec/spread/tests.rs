@@ -102,7 +102,8 @@ proptest! {
         prop_assert_eq!(in_order(reads.clone()), in_order(expected.reads));
         let parts = divide(&partitions, ShardId(here), &reads, &writes);
         for (shard, part) in &parts {
-            prop_assert_eq!(is_stale(&part.reads, &shards[usize::from(shard.0)], (&partitions, *shard)), None);
+            let (store, place) = (&shards[usize::from(shard.0)], (&partitions, *shard));
+            prop_assert_eq!(is_stale(&part.reads, store, place), None);
         }
         // A row that was read changes, on its shard.
         for read in &reads.points {
@@ -117,7 +118,9 @@ proptest! {
             prop_assert!(change.is_some(), "{:?}", read);
             let mut newest = SnapshotVersion::ZERO;
             let place = (&partitions, shard);
-            touched(&parts[&shard].reads, store, place, &mut |version| newest = newest.max(version));
+            touched(&parts[&shard].reads, store, place, &mut |version| {
+                newest = newest.max(version);
+            });
             prop_assert_eq!(newest, SnapshotVersion(9));
         }
     }
