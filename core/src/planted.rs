@@ -418,12 +418,8 @@ bugs! {
         "Transactions access slots while their rows are copied to another shard.";
     MakoMovesOriginalsDroppedEarly, "mako-moves-originals-dropped-early",
         "The rows of slots that move are deleted before they are on their shards.";
-    MakoMovesToldBeforeLog, "mako-moves-told-before-log",
-        "A shard reports that it has the rows of slots before its log is replicated.";
     MakoMovesEpochForgets, "mako-moves-epoch-forgets",
         "A leader that takes over in a migration does not begin the copy anew.";
-    MakoMovesOldOwnerServes, "mako-moves-old-owner-serves",
-        "A leader still executes transactions on slots that were moved to another shard.";
     MakoMovesNewOwnerOfOld, "mako-moves-new-owner-of-old",
         "A snapshot from before the end of a migration is read on the shards after it.";
 }

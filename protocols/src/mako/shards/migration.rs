@@ -404,9 +404,7 @@ impl Mako {
             }
             Stage::Copying(_) if has_room => self.ask_for_copies(cx),
             Stage::Logged(version) => {
-                let is_replicated = *version <= committed;
-                let is_replicated = mutate!(MakoMovesToldBeforeLog: is_replicated => true);
-                if is_replicated {
+                if *version <= committed {
                     cx.mark("mako.moved");
                     moving.stage = Stage::Moved;
                     self.send_config(cx);

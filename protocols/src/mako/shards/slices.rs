@@ -94,9 +94,6 @@ impl Guard for SliceGuard<'_> {
             return self.put_off(place, Reason::Barred);
         }
         let is_here = self.shards.partitions.holds(self.here, table, key);
-        let is_here = mutate!(MakoMovesOldOwnerServes: is_here => {
-            is_here || self.shards.initial.holds(self.here, table, key)
-        });
         if !is_here {
             return self.put_off(place, Reason::Elsewhere);
         }
@@ -122,9 +119,6 @@ impl Guard for SliceGuard<'_> {
             return self.put_off(place, Reason::Barred);
         }
         let is_here = self.shards.partitions.shard_of(table, key) == Some(self.here);
-        let is_here = mutate!(MakoMovesOldOwnerServes: is_here => {
-            is_here || self.shards.initial.shard_of(table, key) == Some(self.here)
-        });
         if !is_here {
             return self.put_off(place, Reason::Elsewhere);
         }

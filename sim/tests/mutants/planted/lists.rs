@@ -164,9 +164,7 @@ pub const OF_MAKO_SHARDS: &[Bug] = &[
     Bug::MakoGroupOfFirstMember,
     Bug::MakoMovesAccessed,
     Bug::MakoMovesOriginalsDroppedEarly,
-    Bug::MakoMovesToldBeforeLog,
     Bug::MakoMovesEpochForgets,
-    Bug::MakoMovesOldOwnerServes,
     Bug::MakoMovesNewOwnerOfOld,
 ];
 

@@ -42,9 +42,7 @@ impl Profile {
             Bug::MakoHangingDropped | Bug::MakoFateOfOpenLog => &[Self::Successive],
             Bug::MakoMovesAccessed
             | Bug::MakoMovesOriginalsDroppedEarly
-            | Bug::MakoMovesToldBeforeLog
             | Bug::MakoMovesEpochForgets
-            | Bug::MakoMovesOldOwnerServes
             | Bug::MakoMovesNewOwnerOfOld => &[Self::Moved],
             _ => &[Self::Calm],
         }
