@@ -22,10 +22,11 @@ use crate::ids::LogPosition;
 /// | 7 | a record may be split into several frames; rows for other shards may exceed a limit |
 /// | 8 | records name procedures by a hash |
 /// | 9 | records name the epochs that are skipped |
-pub const SEGMENT_FORMAT: u16 = 9;
+/// | 10 | rows are in slots, so hashed ones are on other shards; Mako's epochs name slots that move |
+pub const SEGMENT_FORMAT: u16 = 10;
 
 /// The oldest format that this program reads: what it contains has not changed since.
-const SEGMENT_FORMAT_MIN: u16 = 8;
+const SEGMENT_FORMAT_MIN: u16 = 10;
 
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER_LEN: usize = 32;
