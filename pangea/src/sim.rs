@@ -304,6 +304,7 @@ impl Arguments {
             faults: self.faults.as_ref().map_or(default.faults, |faults| faults.0.clone()),
             faults_max: self.faults_max,
             rules: default.rules,
+            moves: default.moves,
             one_way_max: Span::from_ms(self.one_way_ms),
             one_way: default.one_way,
             clocks: ClockBounds {

@@ -41,12 +41,13 @@ fn a_second_configuration_of_an_epoch_is_refused() {
     assert!(is_committed(&mut cluster, 0, "put a 1; put x 1"));
     let (leaders, epoch) = (cluster.leaders(), cluster.counter(0, "epoch") as u8);
     assert!(epoch < 128, "it is encoded in one byte");
-    // The number, the leaders, since when they lead, the last epoch that has begun, and no cut.
-    let config: &[u8] = &[epoch, 2, 2, 0, 2, 0, 2, 1, 1, epoch - 1, 0];
+    // The number, the leaders, since when they lead, the last epoch that has begun, no cut, and no
+    // slots that have moved or are to move.
+    let config: &[u8] = &[epoch, 2, 2, 0, 2, 0, 2, 1, 1, epoch - 1, 0, 0, 0, 0, 0];
     let closed = SnapshotVersion::ZERO;
     for id in 1..6 {
         let config = Bytes::copy_from_slice(config);
-        send(&mut cluster, 0, id, Message::Config { config, closed });
+        send(&mut cluster, 0, id, Message::Config { config, closed, moved: 0 });
         assert_eq!(cluster.mark(id, "mako.two_leaders"), 1);
     }
     cluster.run_for(1_000);

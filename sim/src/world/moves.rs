@@ -26,18 +26,21 @@ const PINS_MAX: usize = 25;
 /// The time after which a request is made again that found no node.
 const REST: Span = Span::from_ms(50);
 
+/// Pins of a store, oldest first, each with the node and its life.
+type Pins = VecDeque<((NodeId, u64), Pin)>;
+
 /// The moves of a run.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     looks: u64,
     /// The requests that are not answered.
     waiting: BTreeMap<(NodeId, Ticket), usize>,
-    /// Pins of a store of each shard, oldest first, with the life of the node.
-    pins: BTreeMap<ShardId, VecDeque<((NodeId, u64), Pin)>>,
+    /// Pins of a store of each shard.
+    pins: BTreeMap<ShardId, Pins>,
 }
 
 /// The store of pins that can be read at a version.
-fn store_at(pins: &VecDeque<((NodeId, u64), Pin)>, at: SnapshotVersion) -> Option<&Store> {
+fn store_at(pins: &Pins, at: SnapshotVersion) -> Option<&Store> {
     let (_, first) = pins.front()?;
     (!first.is_lost() && first.version() <= at).then(|| first.store())
 }
@@ -172,8 +175,8 @@ impl<P: Protocol> World<P> {
     /// Reads the last version that all shards have, and the first that all can still read.
     fn read_over_shards(&mut self) {
         let pins = &self.moves.pins;
-        let end = |pins: &VecDeque<(_, Pin)>| Some(pins.back()?.1.version());
-        let start = |pins: &VecDeque<(_, Pin)>| Some(pins.front()?.1.version());
+        let end = |pins: &Pins| Some(pins.back()?.1.version());
+        let start = |pins: &Pins| Some(pins.front()?.1.version());
         let last: Option<Vec<_>> = pins.values().map(end).collect();
         let first: Option<Vec<_>> = pins.values().map(start).collect();
         let last = last.and_then(|all| all.into_iter().min());

@@ -205,7 +205,7 @@ impl Mako {
         let over = &leading.over;
         let version = over.counter.next();
         let guard = SliceGuard {
-            shards: &**shards,
+            shards,
             here: shards.own,
             locks: &over.locks,
             clocks: &over.clocks,
