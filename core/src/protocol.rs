@@ -30,6 +30,7 @@ mod first_run;
 mod input;
 mod lane;
 mod mark;
+mod setup;
 mod status;
 mod words;
 
@@ -49,11 +50,12 @@ use crate::pool::Pool;
 use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
-use crate::txn::{Outcome, Registry};
+use crate::txn::Outcome;
 pub use first_run::FirstRun;
 pub use input::{Checkpoint, Durable, Input, Request, Submission};
 pub use lane::Lane;
 pub use mark::{Mark, Rarity};
+pub use setup::Setup;
 pub use status::{FirstStart, ListedEpoch, ListedFate, Rejoining, Status, WaitsFor};
 pub use words::{STAGES, Words};
 
@@ -243,19 +245,6 @@ pub trait Message: Clone + Debug + Send + Sized + 'static {
     fn payload_bytes(&self) -> usize {
         0
     }
-}
-
-/// The parameters of a new replica.
-#[derive(Clone, Debug)]
-pub struct Setup<P: Protocol> {
-    /// The id of this node.
-    pub me: NodeId,
-    /// The cluster.
-    pub topology: Arc<Topology>,
-    /// The procedures that programs may call.
-    pub registry: Arc<Registry>,
-    /// The protocol's settings.
-    pub options: P::Options,
 }
 
 /// An action for the driver to carry out.

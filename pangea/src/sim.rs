@@ -289,7 +289,6 @@ impl Arguments {
         Ok(Settings {
             is_drawn: self.swarm,
             seed: self.seed.unwrap_or(default.seed),
-            scenario: None,
             nodes: self.nodes,
             shards: self.partitions,
             replicas: replicas.transpose()?,
@@ -303,10 +302,7 @@ impl Arguments {
             duration: Span::from_ms(self.ms),
             faults: self.faults.as_ref().map_or(default.faults, |faults| faults.0.clone()),
             faults_max: self.faults_max,
-            rules: default.rules,
-            moves: default.moves,
             one_way_max: Span::from_ms(self.one_way_ms),
-            one_way: default.one_way,
             clocks: ClockBounds {
                 offset_max: Span::from_us(self.clock_offset_us),
                 drift_ppm_max: self.clock_drift_ppm,
@@ -314,14 +310,12 @@ impl Arguments {
             isolation: self.isolation.unwrap_or(default.isolation),
             given_levels: self.isolation.filter(|_| self.swarm),
             real_time: self.real_time.unwrap_or(promised),
-            may_lose: default.may_lose,
             given: self.settings.iter().map(ToString::to_string).collect(),
             #[cfg(feature = "planted")]
             planted: self.planted,
-            #[cfg(not(feature = "planted"))]
-            planted: default.planted,
             memory_bytes: self.memory_bytes,
             lines: if self.trace { Lines::Print } else { Lines::Off },
+            ..default
         })
     }
 }

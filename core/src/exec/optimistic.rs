@@ -19,6 +19,8 @@
 //! [`run_group`] runs many programs with the result of serial execution, in parallel if they do not
 //! conflict.
 
+mod on_shard;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -30,10 +32,9 @@ use super::merge::{self, Overlaid, precedes};
 use super::overlay::Overlay;
 use super::size::{adds_bytes, check_bytes, reads_bytes, writes_bytes};
 use super::writes::{OwnWrites, Positions};
-use crate::ids::{AdderId, ShardId, SnapshotVersion, TableId, TxnId};
+use crate::ids::{AdderId, SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::mutate;
-use crate::partition::Partitions;
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
@@ -41,6 +42,7 @@ use crate::txn::{
     Program, RangeRead, ReadSet, ReadVersion, Registry, Scan, Stop, Visit, Write, read_and_add,
 };
 use crate::value::Value;
+pub use on_shard::first_change_of;
 
 /// The result of an optimistic run of a program.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,17 +162,6 @@ pub fn run_recording(
 /// The first of these reads that is not current in the snapshot `at`.
 pub fn first_change(reads: &ReadSet, store: &Store, at: SnapshotVersion) -> Option<Change> {
     certify::first_change(reads, &Base { store, at, overlay: &Overlay::new() })
-}
-
-/// Like [`first_change`], on the store of a shard, which may have rows of other shards.
-pub fn first_change_of(
-    (partitions, here): (&Partitions, ShardId),
-    reads: &ReadSet,
-    store: &Store,
-    at: SnapshotVersion,
-) -> Option<Change> {
-    let base = Base { store, at, overlay: &Overlay::new() };
-    certify::first_change(reads, &OnShard { base, partitions, here })
 }
 
 /// Runs a program only to find its footprint: a reconnaissance run (Calvin §3.2.1), also used as
@@ -293,29 +284,6 @@ impl CurrentState for Base<'_> {
             } else {
                 ControlFlow::Continue(())
             }
-        });
-    }
-}
-
-/// The rows of a shard.
-struct OnShard<'a> {
-    base: Base<'a>,
-    partitions: &'a Partitions,
-    here: ShardId,
-}
-
-impl CurrentState for OnShard<'_> {
-    fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion {
-        self.base.point(table, key)
-    }
-
-    fn range(&self, table: TableId, range: &KeyRange, visit: &mut VisitState<'_>) {
-        self.base.range(table, range, &mut |key, standing| match self
-            .partitions
-            .counts(self.here, table, key)
-        {
-            true => visit(key, standing),
-            false => ControlFlow::Continue(()),
         });
     }
 }

@@ -245,7 +245,7 @@ fn a_record_out_of_order_is_corrupt() {
 #[test]
 fn other_formats_are_refused_by_name() {
     let (mut bytes, _) = segment(&three_groups(), 64);
-    let formats = [(10, "a newer version"), (7, "an older version"), (1, "an older version")];
+    let formats = [(11, "a newer version"), (9, "an older version"), (1, "an older version")];
     for (found, written) in formats {
         bytes[8] = found;
         let found = found.into();
@@ -253,8 +253,6 @@ fn other_formats_are_refused_by_name() {
         assert_eq!(error, SegmentError::OtherFormat { found });
         assert!(error.to_string().contains(written), "{error}");
     }
-    bytes[8] = 8;
-    assert!(scan(&bytes).1.is_ok(), "the format before this one is read");
 
     // A complete frame of a newer version with a correct checksum.
     let (mut bytes, starts) = segment(&[vec![b"one".to_vec()]], 64);

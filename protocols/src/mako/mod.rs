@@ -21,6 +21,7 @@
 //! | forwarding | §4.1 | `forwarding.rs` | Forward, Refused | that the leader has a transaction |
 //! | outcomes | | `outcomes.rs` | | which transactions were executed |
 //! | several shards | §4.2, §4.4, §5.2 | `shards.rs`, `across.rs` | Items, Watermark, Config, Ask, Fates, Ended | the outcome on all shards |
+//! | slots that move | §6.2, B | `shards/placement.rs`, `shards/moves.rs`, `shards/migration.rs` | Move, Copy, Piece, Config | that slots are on their shard |
 //! | locks | §4.2 | `locks.rs` | Items | that nobody else writes a row |
 //! | clocks | §4.2, §6.1 | `clocks.rs` | Items | which logs an outcome rests on |
 //! | execution | §4.2 | `execution.rs` | | the result, if the leader stays |

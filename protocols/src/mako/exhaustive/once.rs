@@ -83,7 +83,7 @@ impl Hash for Leader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Told {
+enum Heard {
     Executed,
     Refused,
     /// Its node has restarted.
@@ -105,7 +105,7 @@ struct World {
     /// The number of entries that the node has published.
     applied: usize,
     clients: u8,
-    told: BTreeMap<Client, Told>,
+    told: BTreeMap<Client, Heard>,
     bounds: Bounds,
 }
 
@@ -209,7 +209,7 @@ impl World {
     fn restart(&mut self, mistake: Option<Mistake>) {
         self.bounds.restarts -= 1;
         let lost = std::mem::take(&mut self.in_flight).into_values();
-        self.told.extend(lost.map(|client| (client, Told::Unknown)));
+        self.told.extend(lost.map(|client| (client, Heard::Unknown)));
         self.unsent.clear();
         self.sent_to = None;
         self.next = if mistake == Some(Mistake::NamesReused) { 1 } else { self.reserved };
@@ -241,7 +241,7 @@ impl World {
             if let Some(client) = self.in_flight.remove(number) {
                 // The client of an earlier run with the same name has no use for it.
                 let is_own = *of == client;
-                self.told.insert(client, if is_own { Told::Executed } else { Told::Refused });
+                self.told.insert(client, if is_own { Heard::Executed } else { Heard::Refused });
             }
         }
         self.applied = leader.committed;
@@ -250,7 +250,7 @@ impl World {
     fn believe(&mut self, txn: u64) {
         self.unsent.remove(&txn);
         if let Some(client) = self.in_flight.remove(&txn) {
-            self.told.insert(client, Told::Refused);
+            self.told.insert(client, Heard::Refused);
         }
     }
 
@@ -353,8 +353,8 @@ impl World {
             let told = self.told.get(&client);
             let wrong = match told {
                 _ if count > 1 => "is executed twice",
-                Some(Told::Refused) if count > 0 => "was refused, and is executed",
-                Some(Told::Executed) if count == 0 => "was told, and is lost",
+                Some(Heard::Refused) if count > 0 => "was refused, and is executed",
+                Some(Heard::Executed) if count == 0 => "was told, and is lost",
                 None if is_end => "has no answer",
                 _ => continue,
             };

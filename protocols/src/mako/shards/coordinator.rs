@@ -375,10 +375,8 @@ impl Mako {
                     self.post(shard, attempt, Item::Prepare { reads, writes });
                 }
             }
-            let is_unchecked = !is_empty(&part.reads);
-            let is_unchecked =
-                mutate!(MakoReadShardsUnvalidated: is_unchecked => is_unchecked && shard == own);
-            if is_unchecked {
+            let has_reads = !is_empty(&part.reads);
+            if mutate!(MakoReadShardsUnvalidated: has_reads => has_reads && shard == own) {
                 certifying.reads.insert(shard, part.reads);
             }
         }

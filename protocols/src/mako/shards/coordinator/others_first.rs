@@ -17,8 +17,8 @@
 //! first.
 //!
 //! It begins when none of its rows of this shard is locked (`queues.rs`). While it waits for
-//! others, it holds locks there and none here. A row that is locked here when it runs again ends the
-//! attempt: if it waited, two of them could wait for each other.
+//! others, it holds locks there and none here. A row that is locked here when it runs again ends
+//! the attempt: if it waited, two of them could wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
