@@ -22,7 +22,7 @@ use crate::ids::LogPosition;
 /// | 7 | a record may be split into several frames; rows for other shards may exceed a limit |
 /// | 8 | records name procedures by a hash |
 /// | 9 | records name the epochs that are skipped |
-/// | 10 | rows are in slots, so hashed ones are on other shards; Mako's epochs name slots that move |
+/// | 10 | Mako's epochs name slots that move |
 pub const SEGMENT_FORMAT: u16 = 10;
 
 /// The oldest format that this program reads: what it contains has not changed since.
