@@ -128,7 +128,7 @@ pub use epochs::Decided;
 pub use messages::Message;
 pub use options::{AckUnit, Leaders, Options, Reads};
 use rejoin::Known;
-use state::{Role, State};
+use state::State;
 use versions::Epoch;
 
 /// A replica.
@@ -213,7 +213,6 @@ impl Protocol for Mako {
     }
 
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
-        let is_of_many = matches!(&input, Input::Message { message, .. } if is_of_many(message));
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
@@ -234,14 +233,6 @@ impl Protocol for Mako {
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => self.on_checkpoint_failed(cx, version),
             Input::Prefetched { .. } => unreachable!("Mako fetches no rows"),
-        }
-        let has_woken = match &mut self.state.role {
-            Role::Leading(leading) => std::mem::take(&mut leading.over.has_woken),
-            Role::Following | Role::Closing(_) => false,
-        };
-        if is_of_many && !has_woken {
-            // The rest is done once for all that have arrived.
-            return cx.resume();
         }
         self.settle_agreement(cx);
         self.advance_closing(cx);
@@ -272,19 +263,6 @@ impl Protocol for Mako {
     fn invariants(&self) {
         self.state.invariants();
     }
-}
-
-/// Whether many of these messages may have arrived together: those that transactions send.
-fn is_of_many(message: &Message) -> bool {
-    matches!(
-        message,
-        Message::Forward { .. }
-            | Message::Append { .. }
-            | Message::Ack { .. }
-            | Message::Items { .. }
-            | Message::Ended { .. }
-            | Message::Watermark { .. }
-    )
 }
 
 impl Mako {

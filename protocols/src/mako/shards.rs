@@ -215,8 +215,6 @@ pub(super) struct Coordination {
     waiters: Waiters,
     /// Rows that were unlocked, and for which some wait.
     unlocked: Vec<(TableId, Key)>,
-    /// Whether local transactions have waited for one: they run before another one locks it.
-    pub has_woken: bool,
     /// Items for other leaders.
     out: BTreeMap<ShardId, Vec<Named>>,
     /// The greatest version that a validation has raised the counter to.

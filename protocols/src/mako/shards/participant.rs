@@ -422,7 +422,6 @@ impl Mako {
         for (table, key) in rows {
             let parked = leading.over.parked.remove(&(table, key.clone())).unwrap_or_default();
             mutate!(MakoParkedForgotten: () => continue);
-            leading.over.has_woken |= !parked.is_empty();
             for request in parked.into_iter().rev() {
                 leading.queue_bytes += request.size_hint() as u64;
                 leading.queue.push_front(request);
