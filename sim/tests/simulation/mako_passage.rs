@@ -34,7 +34,7 @@ fn usual(operations: &[&Operation], until: Timestamp) -> Span {
 
 /// Of the operations of one shard that begin between the failure of another shard's leader and its
 /// first commit afterwards, at least 90 in 100 end as early as 95 in 100 did before. Of those over
-/// two shards whose leaders stay, 65 do with another round trip: they wait for transactions that
+/// two shards whose leaders stay, 75 do with another round trip: they wait for transactions that
 /// hang there.
 #[test]
 fn shards_whose_leaders_stay_go_on_while_another_one_is_replaced() {
@@ -70,7 +70,7 @@ fn shards_whose_leaders_stay_go_on_while_another_one_is_replaced() {
             println!("  usually {} us: {in_time} of {count} until here", usual.us);
         }
     }
-    for ((count, in_time), percent) in counts.into_iter().zip([90, 65]) {
+    for ((count, in_time), percent) in counts.into_iter().zip([90, 75]) {
         assert!(count > 80, "{count} operations are enough");
         assert!(in_time * 100 >= count * percent, "{in_time} of {count} are in time");
     }
