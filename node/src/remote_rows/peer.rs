@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pangea_core::ids::SnapshotVersion;
+use pangea_core::store::PinError;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -121,7 +122,7 @@ impl Peer {
                     return Ok(RemotePin { client, number, room });
                 }
                 Pinned::Reclaimed(oldest) => {
-                    let reason = format!("snapshots before {oldest} are no longer available");
+                    let reason = PinError::Reclaimed { oldest }.to_string();
                     return Err(Refusal { reason, oldest: Some(oldest) });
                 }
                 Pinned::NotReached if Instant::now() >= deadline => {

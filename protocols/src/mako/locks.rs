@@ -10,7 +10,6 @@
 //! unchanged, and its reads would have to be checked again when all numbers are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 use pangea_core::hash::hash_bytes;
 use pangea_core::ids::{TableId, TxnId};
@@ -41,6 +40,16 @@ pub struct Holder {
     pub key: Key,
     /// The transaction that has it.
     pub txn: TxnId,
+}
+
+/// The rows of a range that a map has, with their values.
+pub(super) fn rows_within<'a, T>(
+    rows: &'a BTreeMap<(TableId, Key), T>,
+    (table, range): (TableId, &KeyRange),
+) -> impl Iterator<Item = (&'a (TableId, Key), &'a T)> {
+    let first = (table, Key::from(&range.start[..]));
+    let is_of_it = move |row: &(TableId, Key)| row.0 == table && range.contains(&row.1);
+    rows.range(first..).take_while(move |(row, _)| is_of_it(row))
 }
 
 fn bit_of(table: TableId, key: &[u8]) -> (usize, u64) {
@@ -109,10 +118,7 @@ impl LockTable {
             return None;
         }
         mutate!(MakoRangeMissesLockedInsert: () => return None);
-        let first = Bound::Included((table, Key::from(&range.start[..])));
-        let is_of_it = |row: &(TableId, Key)| row.0 == table && range.contains(&row.1);
-        let mut within = self.locked.range((first, Bound::Unbounded));
-        let mut within = std::iter::from_fn(|| within.next().filter(|(row, _)| is_of_it(row)));
+        let mut within = rows_within(&self.locked, (table, range));
         let (row, txn) = within.find(|(_, txn)| Some(**txn) != except)?;
         Some(Holder { table, key: row.1.clone(), txn: *txn })
     }

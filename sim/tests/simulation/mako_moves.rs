@@ -1,11 +1,10 @@
 //! Mako §6.2, B: slots move to other shards while clients work, and nodes fail.
 
 use pangea_protocols::mako::Mako;
-use pangea_sim::trace::Lines;
-use pangea_sim::{Report, Settings, run};
+use pangea_sim::Report;
 
 use crate::mako_moving::{calm, faulty};
-use crate::runs::clean;
+use crate::runs::{clean, drawn_seeds};
 
 fn count(marks: &mut [(&'static str, u64)], report: &Report) {
     marks.iter_mut().for_each(|(mark, hits)| *hits += report.counts.mark(mark));
@@ -46,23 +45,11 @@ fn slots_of_mako_move_whatever_fails_meanwhile() {
     assert!(marks.iter().all(|(_, hits)| *hits > 0), "{marks:?}");
 }
 
-/// `PANGEA_MAKO_MOVES` has the kind of runs, the first seed and the number of seeds, as in
-/// `faulty/1000+50`. Of a single one the trace is printed.
+/// `PANGEA_MAKO_MOVES=faulty/1000+50` runs others.
 #[test]
 fn drawn_moves_of_mako_are_clean() {
-    let given = std::env::var("PANGEA_MAKO_MOVES").unwrap_or("faulty/0+12".to_owned());
-    let parts: Vec<&str> = given.split(['/', '+']).collect();
-    let [kind, first, count] = parts[..] else { panic!("{given}") };
-    let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
-    let mut failed = Vec::new();
-    for seed in first..first + count {
-        let lines = if count == 1 { Lines::Print } else { Lines::Off };
-        let (settings, options) = if kind == "calm" { calm(seed) } else { faulty(seed) };
-        let report = run::<Mako>(&Settings { lines, ..settings }, &options).unwrap();
-        if report.violation.is_some() {
-            eprintln!("seed {seed}: {options:?}: {report}");
-            failed.push(seed);
-        }
-    }
-    assert!(failed.is_empty(), "{failed:?}");
+    drawn_seeds::<Mako>("PANGEA_MAKO_MOVES", "faulty/0+12", |kind, seed| match kind {
+        "calm" => calm(seed),
+        _ => faulty(seed),
+    });
 }

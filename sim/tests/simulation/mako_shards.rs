@@ -1,14 +1,12 @@
 //! Mako over several shards, for a few seeds, without faults and with all that it knows.
 
 use pangea_protocols::mako::{Mako, Options};
-use pangea_sim::trace::Lines;
-use pangea_sim::{Settings, run};
 
 use crate::mako_divided::{
     WORKLOADS, crowded, deposed, divided, drawn, flapping, grouped, several,
 };
 use crate::mako_together::together;
-use crate::runs::clean;
+use crate::runs::{clean, drawn_seeds};
 
 #[test]
 fn mako_over_shards_is_strictly_serializable_without_faults() {
@@ -107,35 +105,20 @@ fn seeds_of_mako_over_shards_that_failed_are_clean() {
     }
 }
 
-/// `PANGEA_MAKO_SHARDS` has the kind of runs, the first seed and the number of seeds, as in
-/// `drawn/1000+50`. Of a single one the trace is printed.
+/// `PANGEA_MAKO_SHARDS=together/1000+50` runs others.
 #[test]
 fn drawn_runs_of_mako_over_shards_are_clean() {
-    let given = std::env::var("PANGEA_MAKO_SHARDS").unwrap_or("drawn/0+20".to_owned());
-    let parts: Vec<&str> = given.split(['/', '+']).collect();
-    let [kind, first, count] = parts[..] else { panic!("{given}") };
-    let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
-    let mut failed = Vec::new();
-    for seed in first..first + count {
-        let lines = if count == 1 { Lines::Print } else { Lines::Off };
-        let (settings, options) = match kind {
-            "crowded" => crowded(seed),
-            "deposed" => deposed(seed),
-            "several" => several(seed),
-            "flapping" => flapping(seed),
-            "together" => together(seed),
-            "grouped" => grouped(seed),
-            "drawn" => drawn(seed),
-            workload => {
-                let shards = [2, 3, 4][seed as usize % 3];
-                (divided(seed, workload, shards), Options::default())
-            }
-        };
-        let report = run::<Mako>(&Settings { lines, ..settings }, &options).unwrap();
-        if report.violation.is_some() {
-            eprintln!("seed {seed}: {options:?}: {report}");
-            failed.push(seed);
+    drawn_seeds::<Mako>("PANGEA_MAKO_SHARDS", "drawn/0+20", |kind, seed| match kind {
+        "crowded" => crowded(seed),
+        "deposed" => deposed(seed),
+        "several" => several(seed),
+        "flapping" => flapping(seed),
+        "together" => together(seed),
+        "grouped" => grouped(seed),
+        "drawn" => drawn(seed),
+        workload => {
+            let shards = [2, 3, 4][seed as usize % 3];
+            (divided(seed, workload, shards), Options::default())
         }
-    }
-    assert!(failed.is_empty(), "{failed:?}");
+    });
 }

@@ -319,6 +319,14 @@ impl Mako {
         }
     }
 
+    /// Whether rows can be locked on these shards: nobody may access a slot that moves, and a shard
+    /// without a leader would keep the others' locks waiting.
+    fn can_lock_on(&mut self, parts: &BTreeMap<ShardId, Part>) -> bool {
+        let shards = self.shards();
+        let is_ready = |shard: &ShardId| *shard == shards.own || shards.taking(*shard).is_some();
+        parts.keys().all(is_ready) && !parts.values().any(|part| shards.bars_part(part))
+    }
+
     /// Locks the rows of this shard, and asks the other written ones to, unless they have.
     fn begin_certification(
         &mut self,
@@ -329,14 +337,7 @@ impl Mako {
         met: Met,
     ) {
         let own = self.state.own_shard();
-        let shards = self.shards();
-        if parts.values().any(|part| shards.bars_part(part)) {
-            // Nobody may access a slot that moves.
-            return self.on_doubt(cx, attempt);
-        }
-        let is_missing = |shard: &ShardId| *shard != own && shards.taking(*shard).is_none();
-        if parts.keys().any(is_missing) {
-            // It would hold its locks until that shard has a leader.
+        if !self.can_lock_on(&parts) {
             return self.on_doubt(cx, attempt);
         }
         let Part { reads, writes } = {

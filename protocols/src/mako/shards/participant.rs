@@ -12,8 +12,6 @@
 //! waits until it is unlocked: it would have a later version than the one that holds the lock, and
 //! must see its write.
 
-use std::collections::BTreeMap;
-
 use pangea_core::exec::Change;
 use pangea_core::exec::reconnaissance::LookupKeys;
 use pangea_core::exec::spread::{FoundRows, is_stale, touched};
@@ -29,7 +27,7 @@ use pangea_core::txn::{ReadSet, Write};
 use super::super::Mako;
 use super::super::across::Kind;
 use super::super::clocks::Clock;
-use super::super::locks::{Holder, LockTable};
+use super::super::locks::{Holder, LockTable, rows_within};
 use super::super::log::{Executed, RunResult};
 use super::super::state::{Role, State};
 use super::Coordination;
@@ -85,16 +83,6 @@ fn rows_of(rows: &[(TableId, Key)]) -> impl Iterator<Item = (TableId, &Key)> + C
     rows.iter().map(|(table, key)| (*table, key))
 }
 
-/// The rows of a range for which somebody waits.
-fn rows_within<'a, T>(
-    waiting: &'a BTreeMap<(TableId, Key), T>,
-    (table, range): &(TableId, KeyRange),
-) -> impl Iterator<Item = &'a (TableId, Key)> {
-    let first = (*table, Key::from(&range.start[..]));
-    let rows = waiting.range(first..).map(|(row, _)| row);
-    rows.take_while(|row| row.0 == *table && range.contains(&row.1))
-}
-
 impl Coordination {
     /// Whether a transaction can lock its rows: the writes, and its other reads against writes.
     ///
@@ -108,7 +96,9 @@ impl Coordination {
     ) -> Result<(), Change> {
         // Local transactions that want to write such a row would never get it.
         let wanted = shared.rows.iter().filter(|row| self.parked.contains_key(*row));
-        let within = shared.ranges.iter().flat_map(|range| rows_within(&self.parked, range));
+        let within = shared.ranges.iter().flat_map(|(table, range)| {
+            rows_within(&self.parked, (*table, range)).map(|(row, _)| row)
+        });
         for (table, key) in wanted.chain(within) {
             if let Some(winner) = self.locks.reader(*table, key, Some(txn)) {
                 return Err(Change { table: *table, key: key.clone(), winner: Some(winner) });
@@ -407,11 +397,12 @@ impl Mako {
     /// Runs those that have waited for a transaction.
     fn wake_all(&mut self, pending: &Pending) {
         let Some(over) = self.coordination() else { return };
-        let within = |range| {
-            rows_within(&over.parked, range).chain(rows_within(&over.waiters, range)).cloned()
-        };
-        let of_ranges: Vec<(TableId, Key)> =
-            pending.shared.ranges.iter().flat_map(within).collect();
+        let mut of_ranges: Vec<(TableId, Key)> = Vec::new();
+        for (table, range) in &pending.shared.ranges {
+            let range = (*table, range);
+            of_ranges.extend(rows_within(&over.parked, range).map(|(row, _)| row.clone()));
+            of_ranges.extend(rows_within(&over.waiters, range).map(|(row, _)| row.clone()));
+        }
         self.wake(pending.rows().chain(rows_of(&of_ranges)));
     }
 

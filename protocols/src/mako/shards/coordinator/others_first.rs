@@ -70,13 +70,10 @@ impl Mako {
         attempt: Attempt,
         mut parts: BTreeMap<ShardId, Part>,
     ) {
-        let shards = self.shards();
-        let own = shards.own;
-        if parts.values().any(|part| shards.bars_part(part)) {
-            // Nobody may access a slot that moves.
+        if !self.can_lock_on(&parts) {
             return self.on_doubt(cx, attempt);
         }
-        if let Some(mut part) = parts.remove(&own) {
+        if let Some(mut part) = parts.remove(&self.state.own_shard()) {
             let reads = take_points(&mut part);
             let shared = Shared::of(&reads, &part.writes);
             let Some(over) = self.coordination() else { return };
@@ -84,11 +81,6 @@ impl Mako {
             if locked.is_err_and(|change| self.wait_for_row(cx, attempt, &change)) {
                 return;
             }
-        }
-        let shards = self.shards();
-        if parts.keys().any(|shard| shards.taking(*shard).is_none()) {
-            // They would hold their locks until that shard has a leader.
-            return self.on_doubt(cx, attempt);
         }
         let mut missing = BTreeSet::new();
         for (shard, part) in parts.iter().filter(|(_, part)| !part.writes.is_empty()) {
